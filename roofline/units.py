@@ -43,13 +43,13 @@ def parse(text: str, kind: str) -> float:
     is not finite and ≥ 0.
     """
     if not isinstance(text, str):
-        raise UnitError(f"{text!r} has no unit: write it as text with one, like {_example(kind)!r}")
+        raise UnitError(f"{text!r} has no unit: write it as text with one, like {_EXAMPLES[kind]!r}")
     match = _NUMBER.fullmatch(text)
     if not match:
-        raise UnitError(f"{text!r} is not a number with a unit, like {_example(kind)!r}")
+        raise UnitError(f"{text!r} is not a number with a unit, like {_EXAMPLES[kind]!r}")
     number, unit = float(match[1]), match[2]
     if unit is None:
-        raise UnitError(f"{text!r} has no unit: write for example {_example(kind)!r}")
+        raise UnitError(f"{text!r} has no unit: write for example {_EXAMPLES[kind]!r}")
     factor = UNITS[kind].get(unit)
     if factor is None:
         raise UnitError(f"{text!r}: {_why_not(unit, kind)}")
@@ -59,24 +59,42 @@ def parse(text: str, kind: str) -> float:
     return value
 
 
-def _example(kind: str) -> str:
-    return {"bytes": "80 GB", "bandwidth": "3.35 TB/s", "flop": "2 TFLOP", "flop_rate": "989 TFLOP/s", "time": "50 ms", "frequency": "1.83 GHz", "power": "700 W"}[kind]
+_EXAMPLES = {
+    "bytes": "80 GB",
+    "bandwidth": "3.35 TB/s",
+    "flop": "2 TFLOP",
+    "flop_rate": "989 TFLOP/s",
+    "time": "50 ms",
+    "frequency": "1.83 GHz",
+    "power": "700 W",
+}
 
 
 def _why_not(unit: str, kind: str) -> str:
     """What is wrong with a unit, in the words that lead to the right one."""
     if re.fullmatch(r"[kMGTPE]?i?b(it)?s?(/s|ps)?", unit):
-        return f"{unit!r} counts bits; write bytes ({_example(kind)!r}), dividing by 8 yourself"
+        return f"{unit!r} counts bits; write bytes ({_EXAMPLES[kind]!r}), dividing by 8 yourself"
     if any(unit in spellings for spellings in UNITS.values()):
         other = next(k for k, spellings in UNITS.items() if unit in spellings)
-        return f"{unit!r} is a unit of {other.replace('_', ' ')}, and {kind.replace('_', ' ')} is needed, like {_example(kind)!r}"
+        return f"{unit!r} is a unit of {other.replace('_', ' ')}, and {kind.replace('_', ' ')} is needed, like {_EXAMPLES[kind]!r}"
     near = [known for known in UNITS[kind] if known.lower() == unit.lower()]
     if near:
         return f"unknown unit {unit!r}: prefixes are case-sensitive, did you mean {' or '.join(map(repr, near))}?"
     return f"unknown unit {unit!r}; known for {kind.replace('_', ' ')}: {', '.join(sorted(UNITS[kind], key=UNITS[kind].__getitem__))}"
 
 
-_SYMBOL = {"bytes": "B", "bandwidth": "B/s", "flop": "FLOP", "flop_rate": "FLOP/s", "time": "s", "frequency": "Hz", "power": "W", "count": "", "intensity": "FLOP/B", "token_rate": "tok/s"}
+_SYMBOL = {
+    "bytes": "B",
+    "bandwidth": "B/s",
+    "flop": "FLOP",
+    "flop_rate": "FLOP/s",
+    "time": "s",
+    "frequency": "Hz",
+    "power": "W",
+    "count": "",
+    "intensity": "FLOP/B",
+    "token_rate": "tok/s",
+}
 
 
 def format(value: float | None, kind: str, *, digits: int = 3, binary: bool = False) -> str:

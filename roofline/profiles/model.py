@@ -1,0 +1,303 @@
+"""What is known of a model: a stack of layers, each a token mixer (attention and its kin) and a feed-forward part.
+
+Geometry only: a profile says what a forward pass computes and what a checkpoint weighs, never how fast anything is.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, PrivateAttr, field_validator, model_validator
+
+from roofline.dtypes import DType, dtype
+
+
+class Spec(BaseModel):
+    """Base of all parts of a model: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Attention(Spec):
+    """Softmax attention with K and V heads: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1), windows and chunks.
+
+    head_dim is that of Q and K; v_head_dim that of V (head_dim unless given). window: a token sees at most that many
+    positions, itself included. chunk: it sees only its own block of that many positions. shares_kv: K and V are those of an
+    earlier layer (no projections, no cache of its own). k_is_v: V is K (no V projection; both are cached).
+    output_gate: Q is projected at twice the width, half of it gates the output.
+    """
+
+    kind: Literal["attention"] = "attention"
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    v_head_dim: PositiveInt | None = None
+    window: PositiveInt | None = None
+    chunk: PositiveInt | None = None
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"
+    qk_norm_bias: bool = False
+    sinks: bool = False
+    output_gate: bool = False
+    shares_kv: bool = False
+    k_is_v: bool = False
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one V head."""
+        return self.v_head_dim or self.head_dim
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Attention:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
+        if self.window and self.chunk:
+            raise ValueError("give window or chunk, not both")
+        return self
+
+
+class Indexer(Spec):
+    """Sparse-attention indexer (DeepSeek-V3.2, GLM-5): scores every cached position, attention reads the top_k best.
+
+    cache_bits: bits per cached index element including its scales (fp8 with one fp32 scale per 128: 8.25).
+    """
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    top_k: PositiveInt
+    cache_bits: float = 8.25
+
+
+class MLA(Spec):
+    """Multi-head latent attention (DeepSeek-V2/V3): K and V live in one latent of kv_lora_rank plus a rotary key.
+
+    q_lora_rank None: Q is projected directly. Decode runs absorbed (in the latent space), prefill expanded.
+    """
+
+    kind: Literal["mla"] = "mla"
+    heads: PositiveInt
+    q_lora_rank: PositiveInt | None = None
+    kv_lora_rank: PositiveInt
+    qk_nope_head_dim: PositiveInt
+    qk_rope_head_dim: PositiveInt
+    v_head_dim: PositiveInt
+    bias: bool = False
+    indexer: Indexer | None = None
+
+    @property
+    def latent_dim(self) -> int:
+        """Cached elements per token and layer."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+Mixer = Annotated[Attention | MLA, Field(discriminator="kind")]
+
+
+class MLP(Spec):
+    """Dense feed-forward: up and down, and a gate when gated (SwiGLU, GeGLU)."""
+
+    kind: Literal["mlp"] = "mlp"
+    intermediate: PositiveInt
+    gated: bool = True
+    bias: bool = False
+
+
+class MoE(Spec):
+    """Mixture of experts: a router picks top_k of `experts`; shared experts run for every token.
+
+    intermediate is that of one routed expert; shared_intermediate that of all shared experts together (0: none).
+    router_bias: a score-correction vector of the router (fp32). shared_gate: a 1-wide sigmoid gate of the shared expert.
+    expert_bias, router_linear_bias: biases as in gpt-oss.
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: PositiveInt
+    top_k: PositiveInt
+    intermediate: PositiveInt
+    gated: bool = True
+    shared_intermediate: int = Field(0, ge=0)
+    shared_gate: bool = False
+    router_bias: bool = False
+    router_linear_bias: bool = False
+    expert_bias: bool = False
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> MoE:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k ({self.top_k}) cannot exceed experts ({self.experts})")
+        return self
+
+
+FeedForward = Annotated[MLP | MoE, Field(discriminator="kind")]
+
+
+class Layer(Spec):
+    """One kind of decoder layer.
+
+    norms: hidden-sized normalisations (2 in pre-norm models, 4 with post-norms, 1 when attention and feed-forward run in
+    parallel on one norm). parallel: attention and feed-forward read the same input and their outputs are added, so tensor
+    parallelism needs one all-reduce, not two. weights: storage formats that differ from the model's, by role.
+    """
+
+    mixer: Mixer | None = None
+    ffn: FeedForward | None = None
+    norms: int = Field(2, ge=0)
+    norm_bias: bool = False
+    parallel: bool = False
+    weights: dict[str, str] = {}
+
+
+class Extra(Spec):
+    """A part of the checkpoint that text decoding does not run: a vision tower, a multi-token-prediction block.
+
+    parameters and bytes as shipped. loaded: engines load it into device memory (a vision tower is, MTP usually is not).
+    """
+
+    name: str
+    parameters: int = Field(ge=0)
+    bytes: float = Field(ge=0)
+    loaded: bool = True
+    note: str = ""
+
+
+ROLES: tuple[str, ...] = (
+    "attention", "mlp", "experts", "shared_experts", "indexer", "mixer",  # follow `default`, the checkpoint's weight format
+    "embedding", "lm_head", "router", "norm", "bias", "router_bias",  # stay at the model's dtype unless named
+)  # fmt: skip
+_UNQUANTISED = frozenset(ROLES[6:])
+
+
+class Model(Spec):
+    """A decoder-only language model.
+
+    layers: kinds of layers by name; order: how they are stacked, as text: "3*dense + 58*moe", "10*(5*local + global) + 2*local".
+    dtype: type of activations and of weights that are not quantised. weights: storage formats by role (`default` for the
+    matrices of the layers; roles in ROLES; a tensor's own name wins over its role). hf_ids: hub names, which are aliases.
+    """
+
+    name: str
+    hf_ids: tuple[str, ...] = Field((), strict=False)
+    aliases: tuple[str, ...] = Field((), strict=False)
+    model_type: str
+    source: str
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt | None = None
+    tie_word_embeddings: bool = False
+    lm_head_bias: bool = False
+    learned_positions: int = Field(0, ge=0)
+    embedding_norm: bool = False
+    final_norm: bool = True
+    norm_bias: bool = False
+    dtype: str = "bf16"
+    weights: dict[str, str] = {}
+    kv_dtype: str | None = None
+    layers: dict[str, Layer]
+    order: str
+    extras: tuple[Extra, ...] = Field((), strict=False)
+    assumptions: tuple[str, ...] = Field((), strict=False)
+
+    _path: Path | None = PrivateAttr(None)
+
+    @field_validator("weights")
+    @classmethod
+    def _known_formats(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value.values():
+            dtype(name)
+        return value
+
+    @model_validator(mode="after")
+    def _order_names_layers(self) -> Model:
+        used = set(self.stack)
+        if unknown := used - set(self.layers):
+            raise ValueError(f"order names layers that do not exist: {', '.join(sorted(unknown))}; layers: {', '.join(self.layers)}")
+        if unused := set(self.layers) - used:
+            raise ValueError(f"layers never used in order: {', '.join(sorted(unused))}")
+        return self
+
+    @cached_property
+    def stack(self) -> tuple[str, ...]:
+        """Names of the layer kinds, first layer first, one entry per layer."""
+        return expand_order(self.order)
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers."""
+        return len(self.stack)
+
+    def weight_dtype(self, role: str, name: str = "", layer: Layer | None = None, override: str | None = None) -> DType:
+        """Storage format of a tensor by its role and name; a layer's own entry wins over the model's.
+
+        override: a format for the matrices of the layers in place of the checkpoint's (`--weights fp8`); embeddings, head,
+        router, norms and biases keep the model's dtype then.
+        """
+        if override is not None:
+            found = {} if role in _UNQUANTISED else {"default": override}
+        else:
+            found = self.weights | (layer.weights if layer else {})
+        for key in (name, role):
+            if key in found:
+                return dtype(found[key])
+        if role == "router_bias":
+            return dtype("fp32")
+        return dtype(self.dtype if role in _UNQUANTISED else found.get("default", self.dtype))
+
+    def as_yaml_data(self) -> dict[str, Any]:
+        """Plain data of the fields that differ from their defaults, for writing a profile."""
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        for name, layer in self.layers.items():
+            for part in ("mixer", "ffn"):
+                if (spec := getattr(layer, part)) is not None:
+                    data["layers"][name][part] = {"kind": spec.kind} | data["layers"][name][part]
+        return data
+
+
+MAX_LAYERS = 4096
+_TOKEN = re.compile(r"\s*(?:(\d{1,9})\s*\*|([A-Za-z_][\w.-]*)|([()+]))")
+
+
+def expand_order(text: str) -> tuple[str, ...]:
+    """ "2*(a + 3*b) + c" → (a, b, b, b, a, b, b, b, c). Raises ValueError that shows the place of a mistake."""
+    stack: list[list[str]] = [[]]
+    repeats: list[int] = []
+    pending, position, expect_term = 1, 0, True
+    text = text.rstrip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if not match:
+            raise ValueError(f"cannot read {text[position:].strip()!r} (write like '3*dense + 58*moe')")
+        number, name, sign = match.groups()
+        if (number or name or sign == "(") and not expect_term:
+            raise ValueError(f"'+' is missing before {text[position:].strip()!r}")
+        if number:
+            pending *= int(number)
+        elif name:
+            stack[-1].extend(_repeated([name], pending))
+            pending, expect_term = 1, False
+        elif sign == "(":
+            stack.append([])
+            repeats.append(pending)
+            pending = 1
+        elif sign == "+":
+            if expect_term:
+                raise ValueError("a term is missing before '+'")
+            expect_term = True
+        else:
+            if not repeats or expect_term:
+                raise ValueError("')' without a term or without '('")
+            inner = stack.pop()
+            stack[-1].extend(_repeated(inner, repeats.pop()))
+        position = match.end()
+    if repeats or expect_term or pending != 1:
+        raise ValueError("a ')' or a term is missing at the end")
+    return tuple(_repeated(stack[0], 1))
+
+
+def _repeated(names: list[str], times: int) -> list[str]:
+    if not 1 <= times * len(names) <= MAX_LAYERS:
+        raise ValueError(f"gives {times * len(names)} layers; 1 to {MAX_LAYERS} are possible")
+    return names * times
