@@ -1,0 +1,24 @@
+"""Requests, paged blocks and the policies of continuous batching: pure state machines, no clock."""
+
+from roofline.scheduling.batch import Chunk, ScheduledBatch, Scheduler
+from roofline.scheduling.blocks import DEFAULT_BLOCK_SIZE, BlockPool, CountingPool, Pool
+from roofline.scheduling.content import Content, Segments, TokenContent
+from roofline.scheduling.request import Request, Status
+from roofline.scheduling.vllm import VllmConfig, VllmScheduler
+
+__all__ = [
+    "DEFAULT_BLOCK_SIZE",
+    "BlockPool",
+    "Chunk",
+    "Content",
+    "CountingPool",
+    "Pool",
+    "Request",
+    "ScheduledBatch",
+    "Scheduler",
+    "Segments",
+    "Status",
+    "TokenContent",
+    "VllmConfig",
+    "VllmScheduler",
+]

@@ -1,0 +1,385 @@
+"""The policy of vLLM's V1 scheduler: one token budget per step, running requests first, then the queue.
+
+Semantics as of vLLM 0.33.0; the parts that differ in 0.19.0 are options (watermark, whose default there is none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roofline.errors import InputError
+from roofline.scheduling.batch import Chunk, ScheduledBatch
+from roofline.scheduling.blocks import Pool
+from roofline.scheduling.queues import FcfsQueue, PriorityQueue, order
+from roofline.scheduling.request import Request, Status, ensure
+
+
+@dataclass(frozen=True)
+class VllmConfig:
+    """Options by vLLM's names, with its defaults for small devices.
+
+    num_speculative_tokens: drafts per step; num_lookahead_tokens: extra slots for the drafter (None = as many as drafts; 0 for n-gram).
+    draft_slots: extra rows that a drafter puts into the batch per request (1 for a separate draft model).
+    reserve_full_isl: admit only if the whole current sequence would fit. watermark: share of the pool that admission leaves free.
+    long_prompt_tokens, max_long_prompts: at most so many prompts above that length prefill at once (0 = no limit); others may pass them.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    max_model_len: int | None = None
+    enable_chunked_prefill: bool = True
+    policy: str = "fcfs"
+    long_prefill_token_threshold: int = 0
+    reserve_full_isl: bool = True
+    watermark: float = 0.0
+    num_speculative_tokens: int = 0
+    num_lookahead_tokens: int | None = None
+    draft_slots: int = 0
+    long_prompt_tokens: int = 0
+    max_long_prompts: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
+            raise InputError(f"1 ≤ max_num_seqs {self.max_num_seqs} ≤ max_num_batched_tokens {self.max_num_batched_tokens} does not hold")
+        if self.policy not in ("fcfs", "priority"):
+            raise InputError(f"policy {self.policy!r}: fcfs or priority")
+        if not 0 <= self.watermark < 1:
+            raise InputError(f"watermark {self.watermark} is a share of the blocks: 0 ≤ watermark < 1")
+
+    @property
+    def lookahead(self) -> int:
+        """Slots kept for drafts beyond the scheduled tokens."""
+        return self.num_speculative_tokens if self.num_lookahead_tokens is None else self.num_lookahead_tokens
+
+
+class VllmScheduler:
+    """See Scheduler. `running` is in order of admission, `waiting` in order of service."""
+
+    def __init__(self, config: VllmConfig, pool: Pool) -> None:
+        self.config, self.pool = config, pool
+        self.running: list[Request] = []
+        self.waiting: FcfsQueue | PriorityQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
+        self.loading: list[Request] = []
+        self.num_preemptions = 0
+        self._held: list[Request] = []
+        self._watermark_blocks = int(config.watermark * pool.num_usable)
+        self._arrivals = 0
+        self._blocked = False
+
+    @property
+    def num_waiting(self) -> int:
+        """See Scheduler; those that load remote KV included."""
+        return len(self.waiting) + len(self.loading)
+
+    @property
+    def kv_usage(self) -> float:
+        """See Scheduler."""
+        return 1 - self.pool.num_free / self.pool.num_usable
+
+    def why_never(self, request: Request) -> str | None:
+        """See Scheduler."""
+        limit = self.config.max_model_len
+        if limit is not None and request.num_prompt_tokens >= limit:
+            return f"{request.num_prompt_tokens} prompt tokens leave no room for output within max_model_len {limit}"
+        most = self._most_slots(request)
+        need = self.pool.blocks_for(most)
+        if need > self.pool.num_usable:
+            return f"{most} tokens need {need} KV blocks of {self.pool.block_size} tokens and the pool has {self.pool.num_usable}"
+        if not self.config.enable_chunked_prefill and most > self.config.max_num_batched_tokens:
+            return f"{most} tokens exceed max_num_batched_tokens {self.config.max_num_batched_tokens} and chunked prefill is off"
+        return None
+
+    def _most_slots(self, request: Request) -> int:
+        """Positions that ever hold KV: the last token is not computed."""
+        end = request.end_tokens if self.config.max_model_len is None else min(request.end_tokens, self.config.max_model_len)
+        return end - 1 + self.config.lookahead
+
+    def add(self, request: Request) -> None:
+        """See Scheduler."""
+        reason = self.why_never(request)
+        if reason:
+            raise InputError(f"request {request.request_id}: {reason}")
+        if self.config.max_model_len is not None:
+            request.end_tokens = min(request.end_tokens, self.config.max_model_len)
+        self._arrivals += 1
+        request.arrival = self._arrivals
+        self.waiting.append(request)
+        if self.config.policy == "priority" or len(self.waiting) == 1:
+            self._blocked = False
+
+    def schedule(self) -> ScheduledBatch:
+        """See Scheduler."""
+        batch = ScheduledBatch()
+        budget = self._schedule_running(batch)
+        self._blocked = False
+        if self.waiting and not batch.preempted:
+            self._admit(batch, budget)
+        return batch
+
+    def _schedule_running(self, batch: ScheduledBatch) -> int:
+        """Phase A; returns the budget that is left. Decodes with a free slot, nearly all rows, are dealt with in the loop itself."""
+        running, decodes, context, index = self.running, batch.decodes, 0, 0
+        budget = self.config.max_num_batched_tokens
+        while index < len(running) and budget > 0:
+            request = running[index]
+            computed, placeholders = request.num_computed_tokens, request.num_output_placeholders
+            index += 1
+            if placeholders and computed + 2 - placeholders >= request.end_tokens:
+                continue
+            new = request.num_tokens + request.num_spec_tokens + placeholders - computed
+            if new == 1 and request.num_prompt_tokens <= computed < request.pool_mark:
+                request.num_computed_tokens = computed + 1
+                request.num_output_placeholders = placeholders + 1
+                context += computed
+                decodes.append(request)
+                budget -= 1
+            elif new > 0:
+                batch.decode_context = context
+                before = len(running)
+                budget = self._schedule_one(request, new, batch, budget)
+                context = batch.decode_context
+                if request.status is Status.PREEMPTED:
+                    break
+                index -= self._removed_before(before, request, index)
+        batch.decode_context = context
+        return budget
+
+    def _removed_before(self, before: int, request: Request, index: int) -> int:
+        """How far the list moved under the loop: only the priority policy takes victims from in front of the requester."""
+        if len(self.running) == before or self.config.policy == "fcfs":
+            return 0
+        return index - 1 - self.running.index(request)
+
+    def _schedule_one(self, request: Request, new: int, batch: ScheduledBatch, budget: int) -> int:
+        """Gives one running request its tokens, taking blocks from others if it must; returns the budget that is left."""
+        new = min(self._capped(new), budget)
+        computed = request.num_computed_tokens
+        slots = min(computed + new + self.config.lookahead, self._most_slots(request))
+        while not self.pool.allocate(request, slots, min(computed + new, request.num_tokens)):
+            victim = self._victim()
+            budget += self._unschedule(victim, batch)
+            self._preempt(victim)
+            batch.preempted.append(victim)
+            if victim is request:
+                return budget
+        self._record(request, new, batch)
+        return budget - new - (self.config.draft_slots if request.num_spec_tokens else 0)
+
+    def _capped(self, new: int) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        return min(new, threshold) if threshold and len(self.running) + len(self.waiting) > 1 else new
+
+    def _record(self, request: Request, new: int, batch: ScheduledBatch) -> None:
+        computed = request.num_computed_tokens
+        request.num_computed_tokens = computed + new
+        reach = request.num_tokens + request.num_output_placeholders
+        samples = computed + new >= reach
+        drafts = max(0, computed + new - reach)
+        if samples:
+            request.num_output_placeholders += 1 + drafts
+        if new == 1 and samples and computed >= request.num_prompt_tokens:
+            batch.decodes.append(request)
+            batch.decode_context += computed
+        else:
+            batch.chunks.append(Chunk(request, new, computed, drafts, samples))
+
+    def _victim(self) -> Request:
+        if self.config.policy == "fcfs":
+            return self.running[-1]
+        return max(self.running, key=order)
+
+    def _unschedule(self, victim: Request, batch: ScheduledBatch) -> int:
+        """Takes a victim that already has tokens in this batch out of it; returns the tokens given back."""
+        if victim in batch.decodes:
+            batch.decodes.remove(victim)
+            batch.decode_context -= victim.num_computed_tokens - 1
+            victim.num_output_placeholders -= 1
+            return 1
+        for chunk in batch.chunks:
+            if chunk.request is victim:
+                batch.chunks.remove(chunk)
+                victim.num_output_placeholders -= (1 + chunk.drafts) if chunk.samples else 0
+                return chunk.new
+        return 0
+
+    def _preempt(self, victim: Request) -> None:
+        self.running.remove(victim)
+        self.pool.release(victim)
+        victim.num_computed_tokens = victim.num_spec_tokens = 0
+        victim.num_preemptions += 1
+        victim.status = Status.PREEMPTED
+        self.num_preemptions += 1
+        self.waiting.push_front(victim)
+
+    def _admit(self, batch: ScheduledBatch, budget: int) -> None:
+        """Phase B: from the head of the queue, which nobody passes when it is short of blocks."""
+        config, passed = self.config, []
+        while self.waiting and budget > 0 and len(self.running) < config.max_num_seqs:
+            request = self.waiting[0]
+            if self._throttled(request):
+                passed.append(self.waiting.popleft())
+                continue
+            hits = self.pool.match(request) if request.num_computed_tokens == 0 else ()
+            start = len(hits) * self.pool.block_size or request.num_computed_tokens
+            new = self._capped(request.num_tokens - start)
+            if request.remote_kv:
+                if not self._reserve(request, hits, request.num_tokens):
+                    break
+                self._load(request, batch)
+                continue
+            if not config.enable_chunked_prefill and new > budget:
+                break
+            new = min(new, budget)
+            if not self._reserve(request, hits, start + new):
+                break
+            self.waiting.popleft()
+            if request.num_cached_tokens < 0:
+                request.num_cached_tokens = start
+            request.num_computed_tokens = start
+            request.status = Status.RUNNING
+            self.running.append(request)
+            self._record(request, new, batch)
+            budget -= new
+        self.waiting.put_back(passed)
+        self._blocked = bool(self.waiting) and (config.enable_chunked_prefill or len(self.running) == config.max_num_seqs)
+
+    def _throttled(self, request: Request) -> bool:
+        limit = self.config.long_prompt_tokens
+        if not limit or request.num_prompt_tokens <= limit:
+            return False
+        busy = sum(other.num_prompt_tokens > limit and other.num_computed_tokens < other.num_prompt_tokens for other in self.running)
+        return busy >= self.config.max_long_prompts
+
+    def _reserve(self, request: Request, hits: Sequence[int], until: int) -> bool:
+        """Blocks for the first `until` tokens, if the admission rules allow it."""
+        pool = self.pool
+        slots = min(until + self.config.lookahead, self._most_slots(request))
+        whole = max(slots, request.num_tokens) if self.config.reserve_full_isl else slots
+        margin = self._watermark_blocks if self.running else 0
+        if pool.shortfall(request, hits, whole) + margin > pool.num_free:
+            return False
+        if hits:
+            pool.share(request, hits)
+        pool.allocate(request, slots, 0 if request.remote_kv else until)
+        return True
+
+    def _load(self, request: Request, batch: ScheduledBatch) -> None:
+        self.waiting.popleft()
+        request.status = Status.WAITING_FOR_REMOTE_KVS
+        self.loading.append(request)
+        batch.loading.append(request)
+
+    def kv_arrived(self, request: Request) -> None:
+        """The remote KV of a request in `loading` is here: it goes to the front of the queue with its last prompt token to compute."""
+        self.loading.remove(request)
+        request.remote_kv = False
+        request.status = Status.WAITING
+        request.num_cached_tokens = request.num_computed_tokens = request.num_tokens - 1
+        self.waiting.push_front(request)
+        self._blocked = False
+
+    def update(self, batch: ScheduledBatch, emitted: list[int] | None = None, stopped: tuple[Request, ...] = ()) -> list[Request]:
+        """See Scheduler."""
+        done = []
+        for request in batch.decodes:
+            request.num_output_placeholders -= 1
+            request.num_tokens += 1
+            if request.num_tokens >= request.end_tokens:
+                done.append(request)
+        for at, chunk in enumerate(batch.chunks):
+            if chunk.samples:
+                self._take(chunk, 1 if emitted is None else emitted[at])
+                if chunk.request.num_tokens >= chunk.request.end_tokens:
+                    done.append(chunk.request)
+        if self.config.num_speculative_tokens:
+            self._draft(batch)
+        for request in stopped:
+            if request.num_tokens < request.end_tokens:
+                request.end_tokens = request.num_tokens
+                done.append(request)
+        return [request for request in done if self._finish(request)]
+
+    def _take(self, chunk: Chunk, emitted: int) -> None:
+        """`emitted` − 1 of the drafts were right; the others leave the sequence again."""
+        request = chunk.request
+        request.num_output_placeholders -= 1 + chunk.drafts
+        if request.num_computed_tokens:
+            request.num_computed_tokens -= chunk.drafts - (emitted - 1)
+        request.num_tokens = min(request.num_tokens + emitted, request.end_tokens)
+
+    def _draft(self, batch: ScheduledBatch) -> None:
+        for request in batch.decodes + [chunk.request for chunk in batch.chunks if chunk.samples]:
+            if request.status is Status.RUNNING:
+                left = request.end_tokens - request.num_tokens - 1
+                request.num_spec_tokens = max(0, min(self.config.num_speculative_tokens, left))
+
+    def _finish(self, request: Request) -> bool:
+        """Lets a request go; False if it had gone already (a row in flight when it stopped)."""
+        request.num_tokens = request.end_tokens
+        if request.status is Status.FINISHED:
+            return False
+        if request.status is Status.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = Status.FINISHED
+        if request.hold_blocks:
+            self._held.append(request)
+        else:
+            self.pool.release(request)
+        self._blocked = False
+        return True
+
+    def release(self, request: Request) -> None:
+        """Frees the blocks of a finished request with `hold_blocks`."""
+        self._held.remove(request)
+        self.pool.release(request)
+        self._blocked = False
+
+    def steady_steps(self) -> int:
+        """See Scheduler. A blocked head stays blocked meanwhile: decoding takes blocks and gives none back."""
+        running = self.running
+        if not running or self.config.num_speculative_tokens or (self.waiting and not self._blocked):
+            return 0
+        if max([r.num_tokens + r.num_output_placeholders - r.num_computed_tokens for r in running]) != 1:
+            return 0
+        if min([r.num_computed_tokens - r.num_prompt_tokens for r in running]) < 0:
+            return 0
+        steps = min([r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running])
+        free = self.pool.num_free
+        while steps > 0 and len(running) * (steps // self.pool.block_size + 1) > free and self._growth(steps) > free:
+            steps //= 2
+        return steps
+
+    def _growth(self, steps: int) -> int:
+        """Blocks that `steps` decode steps of all running requests take."""
+        size = self.pool.block_size
+        return sum(
+            max(0, -(-(request.num_computed_tokens + steps) // size) - request.num_blocks)
+            for request in self.running
+        )
+
+    def advance(self, steps: int) -> list[Request]:
+        """See Scheduler."""
+        done = []
+        for request in self.running:
+            request.num_tokens += steps
+            computed = request.num_computed_tokens = request.num_computed_tokens + steps
+            if computed > request.pool_mark:
+                self.pool.allocate(request, computed, computed - request.num_output_placeholders)
+            if request.num_tokens >= request.end_tokens:
+                done.append(request)
+        return [request for request in done if self._finish(request)]
+
+    def check_integrity(self) -> None:
+        """See Scheduler."""
+        self.pool.check_integrity([*self.running, *self.loading, *self._held])
+        ensure(len(self.running) <= self.config.max_num_seqs, "more running requests than max_num_seqs")
+        for request in self.running:
+            ensure(request.status is Status.RUNNING, request)
+            ensure(request.num_computed_tokens <= request.num_tokens + request.num_spec_tokens + request.num_output_placeholders, request)
+            held = request.num_blocks * self.pool.block_size
+            ensure(held >= request.num_computed_tokens, f"{request} holds {held} slots")
+        for request in self.waiting:
+            ensure(request.num_blocks == 0 or request.num_computed_tokens > 0, request)
