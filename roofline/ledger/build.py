@@ -169,9 +169,19 @@ class _Builder:
             if matrix.role == "router":
                 yield self._gemm(name, layer, matrix, count, self.tokens)
         yield self._experts(name, layer, spec, [m for m in parts if m.role == "experts"], count)
-        shared = [m for m in parts if m.role == "shared_experts"]
-        for matrix in shared:
-            yield self._gemm(name, layer, matrix, count, self.tokens)
+        if shared := [m for m in parts if m.role == "shared_experts"]:
+            yield self._shared_experts(name, layer, spec, shared, count)
+
+    def _shared_experts(self, name: str, layer: Layer, spec: MoE, matrices: list[Matrix], count: int) -> Op:
+        """The experts that run for every token, as one op like the routed ones: its input and output move once."""
+        width, hidden, inner = matrices[0].n, self.model.hidden_size, len(matrices) * matrices[0].n
+        op = self._gemm(name, layer, Matrix("shared_experts", "shared_experts", inner, hidden), count, self.tokens)
+        return replace(
+            op,
+            weight_bytes_each=sum(m.bytes(self.model, layer, self.precision.weights) for m in matrices),
+            activation_bytes_each=self.tokens * (2 * hidden + inner) * self.activation.bytes_per_element,
+            shape={"intermediate": width, "gated": spec.gated},
+        )
 
     def _experts(self, name: str, layer: Layer, spec: MoE, matrices: list[Matrix], count: int) -> Op:
         """The routed experts of one rank as one grouped GEMM: expected distinct experts under uniform routing, and the fewest."""
@@ -190,7 +200,7 @@ class _Builder:
             layer=name,
             count=count,
             compute=self._compute(stored),
-            formula=f"2·T·{spec.top_k}/{parallel.ep}·{expert_parameters}; weights of {spec.experts}·(1−(1−{spec.top_k}/{spec.experts})^T)/{parallel.ep} experts",
+            formula=f"2·T·{spec.top_k}/{parallel.ep}·{expert_parameters}; reads {_distinct_text(spec, parallel.ep)} experts",
             m=routed,
             n=width,
             k=model.hidden_size,
@@ -199,8 +209,16 @@ class _Builder:
             fewest_weight_bytes_each=np.minimum(ffn.fewest_experts(spec.top_k, parallel.ep, everyone), distinct) * expert_bytes,
             activation_bytes_each=routed * (2 * model.hidden_size + inner) * self.activation.bytes_per_element,
             weight_dtype=stored.name,
-            shape={"tokens": everyone, "experts": spec.experts, "top_k": spec.top_k, "intermediate": spec.intermediate, "hidden": model.hidden_size, "ep": parallel.ep, "moe_tp": parallel.moe_tp},
-        )  # fmt: skip
+            shape={
+                "tokens": everyone,
+                "experts": spec.experts,
+                "top_k": spec.top_k,
+                "intermediate": spec.intermediate,
+                "hidden": model.hidden_size,
+                "ep": parallel.ep,
+                "moe_tp": parallel.moe_tp,
+            },
+        )
 
     def head_ops(self) -> Iterator[Op]:
         """The language-model head on the rows that are sampled (or on all)."""
@@ -211,3 +229,7 @@ class _Builder:
         table = next((m for m in matrices if m.name == "lm_head"), matrices[0])
         head = Matrix("lm_head", table.role, table.n, table.k)
         yield self._gemm("", None, head, 1, rows)
+
+
+def _distinct_text(spec: MoE, ep: int) -> str:
+    return f"{spec.experts}·(1−(1−{spec.top_k}/{spec.experts})^T)" + (f"/{ep}" if ep > 1 else "")
