@@ -69,6 +69,8 @@ METRICS = {
     "GPU memory bandwidth": "stream_read",
 }
 DTYPES = {"bfloat16": "bf16", "sq": "int8", "nvfp4": "nvfp4"}
+NOT_TEXT = {"yes", "no", "on", "off", "y", "n", "true", "false", "null"}
+GENERIC_NAMES = {"Orin (nvgpu)", "AMD Radeon Graphics", "NVIDIA Thor"}
 UNIFIED = re.compile(r"^(jetson|dgx-spark|apple-|strix|mi300a)")
 MEMORY_TELLS = {"rtx-3060-12gb", "rtx-3080-10gb", "rtx-4060-ti-16gb", "rtx-5060-ti-16gb", "rtx-pro-5000-48gb", "mi250", "mi250x", "max1550"}
 REPORTED = {  # from a device dump of torch or CUDA where nvidia-smi has no figure
@@ -82,8 +84,8 @@ REPORTED = {  # from a device dump of torch or CUDA where nvidia-smi has no figu
 
 def quote(text: str) -> str:
     """A YAML scalar: plain where nothing can be misread, else double-quoted."""
-    plain = re.fullmatch(r"[A-Za-z_(][A-Za-z0-9_./() +@-]*", text) and text == text.strip() and text.lower() not in {"yes", "no", "on", "off", "y", "n", "true", "false", "null"}
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    plain = re.fullmatch(r"[A-Za-z_(][A-Za-z0-9_./() +@-]*", text) and text == text.strip()
+    return text if plain and text.lower() not in NOT_TEXT else json.dumps(text, ensure_ascii=False)
 
 
 def flow(**entries: str | list[str] | None) -> str:
@@ -210,7 +212,8 @@ def detection(detected: list[Row], row: Row) -> list[str]:
         tells = ["memory"] if row["id"] in MEMORY_TELLS else []
         if group[0]["detected_name"] in ("Orin", "AMD Radeon Graphics"):
             tells += ["sm_count"] + (["compute_capability"] if row["vendor"] == "AMD" else [])
-        sources = [key for start, key in LONG_SOURCES.items() if start in group[0]["source"]] or ["mem" if "recalled" in group[0]["source"] else group[0]["source"]]
+        text = group[0]["source"]
+        sources = [key for start, key in LONG_SOURCES.items() if start in text] or ["mem" if "recalled" in text else text]
         entry = flow(
             names=[quote(name) for name in dict.fromkeys(d["detected_name"] for d in group)],
             pci_ids=[json.dumps(i) for i in re.findall(r"\b[0-9A-F]{4}\b", ids.split(" (")[0])],
@@ -265,7 +268,7 @@ def prices(rows: list[Row]) -> list[str]:
 def aliases(row: Row) -> list[str]:
     """Other spellings that mean this device and no other; case, spaces, hyphens and underscores do not matter."""
     id_ = row["id"]
-    found = [a.strip() for a in row["aliases"].split(";") if a.strip() and a.strip() not in ("Orin (nvgpu)", "AMD Radeon Graphics", "NVIDIA Thor")]
+    found = [a.strip() for a in row["aliases"].split(";") if a.strip() and a.strip() not in GENERIC_NAMES]
     capacity = f"{float(row['memory_marketed_GB']):g}gb"
     form = row["form_factor"].lower()
     if "-sxm" in id_:

@@ -157,7 +157,8 @@ def _candidates(shelf: Shelf, text: str, wanted: str, found: list[str], known: d
     """What to say about a name that is not exactly one profile."""
     fits = found or [stem for stem in known if normal(stem).startswith(wanted)]
     if fits:
-        return f"{text!r} is ambiguous; write one of: {', '.join(fits)}" if len(fits) > 1 else f"unknown {shelf.noun} {text!r}; did you mean {fits[0]!r}?"
+        several = len(fits) > 1
+        return f"{text!r} is ambiguous; write one of: {', '.join(fits)}" if several else f"{text!r} is not known; did you mean {fits[0]!r}?"
     inside = [stem for stem in known if wanted in normal(stem)]
     hint = f"did you mean {' or '.join(map(repr, inside[:6]))}?" if inside else yamlfile.nearest(text.lower(), list(known))
     return f"unknown {shelf.noun} {text!r}; {hint} `{shelf.option}` shows all; a YAML path works too"

@@ -21,7 +21,10 @@ MEMORY_TOLERANCE = 0.10  # variants under one name differ by 20 % or more, reser
 
 @dataclass(frozen=True)
 class Detected:
-    """One device of this machine. memory_bytes: as the driver reports it. evidence: why `profile_id`, or why none; unknown: what could not be read."""
+    """One device of this machine.
+
+    memory_bytes: as the driver reports it. evidence: why `profile_id`, or why none. unknown: what could not be read.
+    """
 
     name: str
     kind: str = "gpu"
@@ -68,10 +71,11 @@ def identify(device: Detected) -> Detected:
     named = [stem for stem, entry in entries if wanted in map(_driver_name, entry["names"])]
     by_pci = sorted({stem for stem, entry in entries if device.pci_id in entry.get("pci_ids", ())}) if device.pci_id else []
     if not named:
-        hint = f"PCI id {device.pci_id} belongs to {' or '.join(by_pci)}, but that alone does not decide" if by_pci else "no profile has this name"
-        return replace(device, evidence=(f"no profile is called {device.name!r} by its driver", hint))
+        hints = [f"PCI id {device.pci_id} is that of {stem}, but that alone does not decide" for stem in by_pci]
+        return replace(device, evidence=(f"no profile has the driver's name {device.name!r}", *hints))
     if by_pci and not set(by_pci) & set(named):
-        return replace(device, evidence=(f"the name {device.name!r} is that of {named[0]}, but PCI id {device.pci_id} is that of {by_pci[0]}",))
+        contradiction = f"the name {device.name!r} is that of {named[0]}, but PCI id {device.pci_id} is that of {by_pci[0]}"
+        return replace(device, evidence=(contradiction,))
     refused: list[str] = []
     for stem, entry in entries:
         if stem not in named or wanted not in map(_driver_name, entry["names"]):
@@ -101,12 +105,13 @@ def _doubt(device: Detected, profile: Hardware, fact: str) -> str | None:
         theirs, ours = profile.memory_reported_bytes or profile.memory_bytes, device.memory_bytes
         if ours is not None and abs(ours / theirs - 1) <= MEMORY_TOLERANCE:
             return None
-        return f"its memory is {units.format(theirs, 'bytes', binary=True)}, not {units.format(ours, 'bytes', binary=True)}" if ours else "the memory size could not be read"
-    expected, seen = getattr(profile, fact), getattr(device, fact)
-    if seen is not None and seen == expected:
+        expected, seen = (units.format(size, "bytes", binary=True) for size in (theirs, ours))
+        return f"its memory is {expected}, not {seen}" if ours else "the memory size could not be read"
+    theirs, ours = getattr(profile, fact), getattr(device, fact)
+    if ours is not None and ours == theirs:
         return None
     word = fact.replace("_", " ")
-    return f"its {word} is {expected}, not {seen}" if seen is not None else f"the {word} could not be read"
+    return f"its {word} is {theirs}, not {ours}" if ours is not None else f"the {word} could not be read"
 
 
 def _evidence(device: Detected, profile: Hardware, pci_agrees: bool) -> tuple[str, ...]:

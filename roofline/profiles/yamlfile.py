@@ -30,6 +30,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 _NULL = {"", "~", "null"}
 _BOOL = {"true": True, "false": False}
 _AMBIGUOUS = {"yes", "no", "on", "off", "y", "n"}
+_TAGS = {"map", "seq", "str", "int", "float", "bool", "null", "timestamp"}
 _INT = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?\.(inf|nan)", re.IGNORECASE)
@@ -57,7 +58,8 @@ class Document:
         try:
             return model.model_validate(self.data, context=context)
         except ValidationError as error:
-            found = [self.error(_explain(e["type"], e["msg"], e["loc"], e["input"], model), e["loc"]) for e in error.errors(include_url=False)]
+            errors = error.errors(include_url=False)
+        found = [self.error(_explain(e["type"], e["msg"], e["loc"], e["input"], model), e["loc"]) for e in errors]
         first, others = found[0], found[1:5]
         more = "".join(f"\n  also {e}" for e in others) + (f"\n  and {len(found) - 5} more" if len(found) > 5 else "")
         raise ProfileError(first.message + more, path=first.path, line=first.line, key=first.key)
@@ -132,13 +134,13 @@ class _Builder:
         self.seen.add(id(node))
         if len(loc) > MAX_DEPTH:
             raise self.fail("values are nested too deeply", node, loc[:3])
-        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in _TAGS:
             raise self.fail(f"the tag {node.tag} is not supported; remove it", node, loc)
         if isinstance(node, yaml.MappingNode):
             return dict(self.items(node, loc))
-        if isinstance(node, yaml.SequenceNode):
-            return [self.item(child, (*loc, i)) for i, child in enumerate(node.value)]
-        return self.scalar(node, loc)
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, loc)
+        return [self.item(child, (*loc, i)) for i, child in enumerate(node.value)]
 
     def item(self, node: yaml.Node, loc: Loc) -> Any:
         self.lines[loc] = node.start_mark.line + 1
@@ -157,7 +159,7 @@ class _Builder:
 
     def scalar(self, node: yaml.ScalarNode, loc: Loc) -> Any:
         text = str(node.value)
-        if node.style is not None:
+        if node.style:  # the C loader says "" for plain text, the Python loader None
             return text
         lower = text.lower()
         if lower in _NULL:
