@@ -1,0 +1,119 @@
+"""The `roofline` command: finds the command that was asked for, imports only that one, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from roofline import __version__
+from roofline.cli.shell import new_app
+from roofline.errors import RooflineError
+
+COMMANDS: dict[str, str] = {
+    "plan": "Does it fit, how fast is it, what to change.",
+    "phases": "Prefill and decode side by side.",
+    "ops": "The ledger: every operation with FLOPs, bytes and time.",
+    "kv": "KV cache per token and in total, also as MHA, GQA, MQA, MLA.",
+    "models": "Known models: list, show, import.",
+    "hardware": "Known devices: list, show, detect, compare.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows each command's one line of help without importing it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command as the help page needs it: name and one line."""
+        if cmd_name not in COMMANDS:
+            return None
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode=None)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that runs: its module is imported here."""
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type]  # names to suggest after a typing mistake
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if stub is not None and name else stub, rest
+
+
+def load_command(name: str) -> Any:
+    """The command `name` as Typer built it from roofline.cli.<name>."""
+    command = typer.main.get_command(import_module(f"roofline.cli.{name}").app)
+    command.name = name
+    return command
+
+
+app = new_app(cls=LazyGroup, add_completion=True, no_args_is_help=True)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"roofline {__version__}")
+        raise typer.Exit
+
+
+def _use_profile_folder(value: Path | None) -> None:
+    if value is not None:
+        known = os.environ.get("ROOFLINE_PROFILE_PATH")
+        os.environ["ROOFLINE_PROFILE_PATH"] = os.pathsep.join([str(value), *([known] if known else [])])
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)] = False,
+    profile_dir: Annotated[
+        Path | None,
+        typer.Option(help="A folder of your own model and hardware YAMLs, searched first.", metavar="DIR", callback=_use_profile_folder),
+    ] = None,
+) -> None:
+    """What can this model do on this hardware, why, and is the machine delivering it?"""
+
+
+def run(args: list[str] | None = None) -> None:
+    """Runs one command and ends the process with its exit code: 0 fine, 1 failure, 2 wrong input, 3 does not fit, 4 untrustworthy."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        app(args, prog_name="roofline")
+    except RooflineError as error:
+        _end(f"error: {error}", error.exit_code)
+    except BrokenPipeError:
+        _end("", 0)
+    except OSError as error:
+        _end(f"error: {error.filename or 'output'}: {error.strerror or error}", 1)
+    except MemoryError:
+        _end("error: out of memory", 1)
+    except SystemExit as end:
+        _end("interrupted" if end.code == 130 else "", end.code if isinstance(end.code, int) else 1)
+
+
+def _end(message: str, code: int) -> None:
+    """Flushes what was printed, says `message` on stderr and exits; a reader that went away is no error."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        message, code = message or f"error: standard output: {error.strerror}", code or 1
+    try:
+        if message and sys.stderr is not None:
+            print(message, file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+    sys.exit(code)
+
+
+def _discard(stream: Any) -> None:
+    """Points a broken stream at nothing, so that the interpreter's own last flush is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
