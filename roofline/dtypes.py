@@ -64,6 +64,8 @@ def _types() -> dict[str, DType]:
         DType("int8", 8, "int8"),
         DType("nvfp4", 4, "fp4", group=16, scale_bits=8),
         DType("mxfp4", 4, "fp4", group=32, scale_bits=8, weight_only=True),
+        DType("w4a8_mxfp4", 4, "fp8", group=32, scale_bits=8),  # activations are quantised to fp8, weights widened to it
+        DType("w4afp8", 4, "fp8", group=128, scale_bits=16),
         DType("w8a16", 8, "bf16", weight_only=True),
         DType("w8a16_fp8", 8, "bf16", weight_only=True),
         DType("int4", 4, "bf16", group=128, scale_bits=32, weight_only=True),  # 16-bit scale + 16-bit zero point

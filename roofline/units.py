@@ -33,7 +33,7 @@ def _spellings() -> dict[str, dict[str, float]]:
 
 
 UNITS: dict[str, dict[str, float]] = _spellings()
-_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(\S.*?)?\s*")
 
 
 def parse(text: str, kind: str) -> float:
@@ -100,7 +100,8 @@ _SYMBOL = {
 def format(value: float | None, kind: str, *, digits: int = 3, binary: bool = False) -> str:
     """`value` in base units as text with `digits` significant digits and the prefix that keeps 1 ≤ number < 1000.
 
-    binary: bytes as KiB, MiB, GiB. None and NaN become "–" (unknown). digits ≥ 17 round-trips through `parse`.
+    binary: bytes as KiB, MiB, GiB. None and NaN become "–" (unknown). What has a unit can be read back by `parse` (no thousands
+    separators); digits ≥ 17 gives a text that parses to exactly `value`.
     """
     if value is None or math.isnan(value):
         return "–"
@@ -111,26 +112,29 @@ def format(value: float | None, kind: str, *, digits: int = 3, binary: bool = Fa
         return f"{significant(value, digits)} {symbol}"
     steps = _prefixes(kind, binary)
     magnitude = abs(value)
-    factor, prefix = steps[0]
+    factor, prefix = steps[0] if digits < 17 else (1.0, "")  # the base unit is exact
     for candidate, name in steps:
-        if float(f"{magnitude / candidate:.{max(digits, 1) - 1}e}") >= 1:
+        exact = digits < 17 or magnitude / candidate * candidate == magnitude
+        if exact and float(f"{magnitude / candidate:.{min(max(digits, 1), 17) - 1}e}") >= 1:
             factor, prefix = candidate, name
     if magnitude == 0:
         factor, prefix = 1.0, ""
     number = significant(value / factor, digits)
+    if kind in UNITS:
+        number = number.replace(",", "")
     return f"{number} {prefix}{symbol}".rstrip() if symbol or prefix else number
 
 
 def _prefixes(kind: str, binary: bool) -> list[tuple[float, str]]:
+    """(factor, prefix) from small to large, only those that `parse` knows for this kind."""
     if kind == "time":
         return [(1e-9, "n"), (1e-6, "µ"), (1e-3, "m"), (1.0, "")]
     if binary and kind == "bytes":
         return [(1.0, ""), *((f, p) for p, f in _BINARY.items())]
-    if kind == "power":
-        return [(1.0, ""), (1e3, "k")]
     if kind == "token_rate":
         return [(1.0, ""), (1e3, "k"), (1e6, "M")]
-    return [(f, p) for p, f in _DECIMAL.items()]
+    known = UNITS.get(kind)
+    return [(f, p) for p, f in _DECIMAL.items() if known is None or p + _SYMBOL[kind] in known]
 
 
 def significant(value: float, digits: int = 3) -> str:
