@@ -9,7 +9,7 @@ import typer
 from roofline import units
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
-from roofline.cli.render import Column, Heading, Paragraph, Table
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.profiles import catalog, facts
 from roofline.profiles.detect import Detected, detect
@@ -49,7 +49,10 @@ def list_(
     """All devices: memory, bandwidth, dense peaks, ridge."""
     rows = [_summary(device) for device in catalog.list_hardware() if _matches(device, contains)]
     table = Table(LIST, rows, more=("vendor", "aliases"))
-    blocks = [table, Paragraph(f"{len(rows)} devices; `roofline hardware show ID` has every number with its source.", style="dim")]
+    blocks: list[Block] = [
+        table,
+        Paragraph(f"{len(rows)} devices; `roofline hardware show ID` has every number with its source.", style="dim"),
+    ]
     assumptions = ["peaks are dense, with FP32 accumulation where the device has it; ridge is that of the 16-bit peak"]
     answer = Answer("hardware list", {"contains": contains}, {"hardware": rows}, table, blocks, assumptions)
     emit(answer, as_json=as_json, as_csv=as_csv, path=output)
@@ -70,8 +73,8 @@ def show(
     ]
     table = Table(FACTS, rows, more=("value",))
     named = catalog.sources()
-    used = {key.strip() for row in rows for key in row["source"].split(";")}
-    blocks = [Heading(f"{device.name} ({device.id})"), table, Paragraph("")]
+    used = {key.strip() for row in rows for key in str(row["source"]).split(";")}
+    blocks: list[Block] = [Heading(f"{device.name} ({device.id})"), table, Paragraph("")]
     blocks += [Paragraph(f"{key}: {text}", bullet="·", style="dim") for key, text in named.items() if key in used]
     blocks += [Paragraph(device.notes, style="dim")]
     data = _summary(device) | {"facts": [{k: v for k, v in row.items() if k != "text"} for row in rows], "notes": device.notes}
@@ -90,8 +93,8 @@ def compare(
     devices = [catalog.load_hardware(name) for name in names]
     found = facts.compare(devices)
     columns = [Column("key", "property"), *(Column(str(i), device.id) for i, device in enumerate(devices))]
-    shown = [{"key": row.key} | {str(i): _text(value, row.unit) or "–" for i, value in enumerate(row.values)} for row in found]
-    raw = [{"key": row.key} | {str(i): value for i, value in enumerate(row.values)} for row in found]
+    shown = [{"key": row.key, **{str(i): _text(value, row.unit) or "–" for i, value in enumerate(row.values)}} for row in found]
+    raw = [{"key": row.key, **{str(i): value for i, value in enumerate(row.values)}} for row in found]
     ids = [device.id for device in devices]
     data = {"hardware": ids, "rows": [{"key": row.key, "values": row.values} for row in found]}
     answer = Answer("hardware compare", {"hardware": ids}, data, Table(columns, raw), [Table(columns, shown)])
@@ -111,7 +114,7 @@ def detect_(as_json: options.AsJson = False, as_csv: options.AsCsv = False, outp
     )
     rows = [_detected(device) for device in devices]
     table = Table(columns, rows)
-    blocks = [table, Paragraph("")]
+    blocks: list[Block] = [table, Paragraph("")]
     for device in devices:
         blocks += [Paragraph(f"{device.name}: {line}", bullet="·", style="dim") for line in _evidence(device)]
     answer = Answer("hardware detect", {}, {"devices": rows}, table, blocks)

@@ -10,7 +10,7 @@ import typer
 from roofline.batch import Batch
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
-from roofline.cli.render import Column, Heading, Paragraph, Table
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.ledger import Parallel, Precision, build_ledger, kv_bytes_per_token, kv_bytes_stored
 from roofline.profiles.catalog import load_model
@@ -53,7 +53,7 @@ def kv(
     table = Table(COLUMNS, rows, more=("kv_dtype",))
     assumptions = _assumptions(layouts, tp)
     on = "one GPU" if tp == 1 else f"one of {tp} tensor-parallel GPUs"
-    blocks = [
+    blocks: list[Block] = [
         Heading(f"KV cache of one sequence with {tokens:,} cached tokens, on {on}"),
         table,
         *(Paragraph(text, bullet="·", style="dim") for text in assumptions),

@@ -39,7 +39,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that runs: its module is imported here."""
-        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[arg-type]  # names to suggest after a typing mistake
+        self.commands = {name: self.get_command(ctx, name) for name in COMMANDS}  # names to suggest after a typing mistake
         name, stub, rest = super().resolve_command(ctx, args)
         return name, load_command(name) if stub is not None and name else stub, rest
 

@@ -10,7 +10,7 @@ from roofline import units
 from roofline.batch import Batch
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
-from roofline.cli.render import Column, Heading, Paragraph, Table
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.ledger import Conventions, Op, Parallel, Precision, build_ledger
 from roofline.profiles.catalog import load_hardware, load_model
@@ -96,12 +96,13 @@ def ops(
     totals |= {"bound_s": float(whole.step_s), "serial_s": float(whole.serial_s), "limited_by": whole.limited_by}
     totals["intensity"] = float(ledger.intensity)
     inputs = {
-        "model": spec.name, "hardware": device.id, "phase": phase, "batch": batch, "context": context, "tp": tp, "pp": pp, "ep": ep, "dp": dp,
+        "model": spec.name, "hardware": device.id, "phase": phase, "batch": batch, "context": context,
+        "tp": tp, "pp": pp, "ep": ep, "dp": dp,
         "weights": weights, "kv_dtype": kv_dtype, "causal": not full, "naive_attention": naive, "elementwise": elementwise, "fused": fused,
     }  # fmt: skip
     assumptions = [*notes(device, {op.compute for op in ledger}), *_assumptions(full, elementwise), *spec.assumptions]
     table = Table(COLUMNS, rows, more=MORE)
-    blocks = [
+    blocks: list[Block] = [
         Heading(_title(inputs)),
         table,
         Paragraph(""),
