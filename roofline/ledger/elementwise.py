@@ -14,8 +14,8 @@ from roofline.profiles.model import MLP, Layer, MoE
 def layer_elementwise(
     name: str, layer: Layer, count: int, hidden: int, tokens: Array, parallel: Parallel, activation: DType
 ) -> Iterator[Op]:
-    """Norms (7 FLOP per element), residual adds (1) and the activation function (1 per gate element), each reading its
-    inputs and writing its output."""
+    """Norms (7 FLOP per element), residual adds (1) and the activation function (1 per element, and 1 for the product with
+    the up projection when gated), each reading its inputs and writing its output."""
     ab = activation.bytes_per_element
 
     def op(what: str, times: int, flops: float, reads: float, writes: float) -> Op:
@@ -38,7 +38,7 @@ def layer_elementwise(
     yield op("residual_add", adds, hidden, 2 * hidden, hidden)
     if isinstance(layer.ffn, MLP):
         width = layer.ffn.intermediate // parallel.tp
-        yield op("mlp_act", 1, width, (2 if layer.ffn.gated else 1) * width, width)
+        yield op("mlp_act", 1, (2 if layer.ffn.gated else 1) * width, (2 if layer.ffn.gated else 1) * width, width)
     if isinstance(layer.ffn, MoE):
         routed = layer.ffn.intermediate // parallel.moe_tp * layer.ffn.top_k * parallel.dp / parallel.ep
-        yield op("experts_act", 1, routed, (2 if layer.ffn.gated else 1) * routed, routed)
+        yield op("experts_act", 1, (2 if layer.ffn.gated else 1) * routed, (2 if layer.ffn.gated else 1) * routed, routed)

@@ -6,6 +6,7 @@ devices of public kernel measurements (NVIDIA aiconfigurator-core 0.12, Apache-2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -88,7 +89,7 @@ def _decode_attention(op: Op, hardware: Hardware, c: Generic) -> Array:
     """Reading the cache; query heads of a group are padded to 16 rows of the matrix unit."""
     heads, kv_heads = op.shape.get("heads", 1), op.shape.get("kv_heads", 1)
     group = heads / kv_heads
-    padded = 16 * np.ceil(group / 16) / group
+    padded = 16 * math.ceil(group / 16) / group
     compute = padded * op.flops_each / (effective_peak(hardware, op.compute)[0] * c.ec_attention)
     return c.launch_attention + _soft_max(compute, op.bytes_each / (c.em_decode_attention * hardware.memory_bandwidth))
 

@@ -1,0 +1,224 @@
+"""Closed answers: the prefill/decode table, the batch curve with its knee, ridges and crossover lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.batch import Batch
+from roofline.errors import InputError
+from roofline.ledger import AS_SHIPPED, DEFAULT, SINGLE, Conventions, Parallel, Precision, build_ledger
+from roofline.profiles.hardware import Hardware
+from roofline.profiles.model import Model
+from roofline.timing.estimate import Estimate
+from roofline.timing.peaks import effective_peak
+from roofline.timing.step import StepPrice, price_step
+
+LARGEST_BATCH = 1 << 20
+LONGEST_CONTEXT = 1 << 27
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is being asked about: a model on a device, as it is run."""
+
+    model: Model
+    hardware: Hardware
+    parallel: Parallel = SINGLE
+    precision: Precision = AS_SHIPPED
+    engine: str = "vllm"
+    conventions: Conventions = DEFAULT
+
+    def price(self, batch: Batch) -> StepPrice:
+        """price_step with these settings."""
+        return price_step(
+            self.model,
+            batch,
+            self.hardware,
+            parallel=self.parallel,
+            precision=self.precision,
+            conventions=self.conventions,
+            engine=self.engine,
+        )
+
+    def per_pass(self, sequences: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Sequences in one pass of one rank when the whole replica holds `sequences`: split over dp and pipeline micro-batches."""
+        return np.asarray(np.ceil(np.asarray(sequences, dtype=np.float64) / (self.parallel.dp * self.parallel.pp)))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One row of the phase table: a prefill or one decode step of `batch` sequences.
+
+    new_tokens, context: per sequence. Bytes and FLOPs are of one GPU (its busiest data-parallel rank, all stages summed).
+    ridge: FLOP/B of the device for the type that does most of the work. tokens_per_s: of the whole replica, expected time.
+    """
+
+    name: str
+    batch: int
+    new_tokens: int
+    context: int
+    flops: float
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    activation_bytes: float
+    intensity: float
+    ridge: float
+    limited_by: str
+    serial_s: float
+    time: Estimate
+    tokens_per_s: float
+    linear_flops: float
+    attention_flops: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def bytes(self) -> float:
+        """All memory traffic of the pass."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+
+def phase(setup: Setup, name: str, *, batch: int, new_tokens: int, past: int) -> Phase:
+    """The row of `batch` sequences that each compute new_tokens on `past` cached ones.
+
+    With pipeline stages a decode step is one turn of all micro-batches: pp passes of batch/pp sequences.
+    """
+    if batch < 1 or new_tokens < 1 or past < 0:
+        raise InputError(f"batch and new tokens must be at least 1 and context not negative, got {batch}, {new_tokens}, {past}")
+    price = setup.price(Batch.uniform(setup.per_pass(batch), new_tokens, past))
+    attention = sum(op.count * float(op.flops_each) for ledger in price.ledgers for op in ledger if op.kind.endswith("attention"))
+    flops, total = float(price.total("flops")), float(price.total("bytes"))
+    expected = float(price.estimate.expected_s)
+    return Phase(
+        name=name,
+        batch=batch,
+        new_tokens=new_tokens,
+        context=past,
+        flops=flops,
+        weight_bytes=float(price.total("weight_bytes")),
+        kv_read_bytes=float(price.total("kv_read_bytes")),
+        kv_write_bytes=float(price.total("kv_write_bytes")),
+        activation_bytes=float(price.total("activation_bytes")),
+        intensity=flops / total,
+        ridge=ridge(setup.hardware, _main_compute(price)),
+        limited_by=price.limited_by,
+        serial_s=float(price.serial_s),
+        time=_scalar(price.estimate),
+        tokens_per_s=batch * new_tokens / expected,
+        linear_flops=flops - attention,
+        attention_flops=attention,
+        assumptions=price.assumptions,
+    )
+
+
+def _scalar(estimate: Estimate) -> Estimate:
+    return Estimate(float(estimate.bound_s), float(estimate.expected_s), float(estimate.low_s), float(estimate.high_s))
+
+
+def _main_compute(price: StepPrice) -> str:
+    """The compute type that does most of the FLOPs of a pass."""
+    flops: dict[str, float] = {}
+    for ledger in price.ledgers:
+        for op in ledger:
+            if op.compute:
+                flops[op.compute] = flops.get(op.compute, 0.0) + op.count * float(op.flops_each)
+    return max(flops, key=flops.__getitem__)
+
+
+def ridge(hardware: Hardware, compute: str) -> float:
+    """FLOP per byte at which compute time equals memory time: effective peak of the type over memory bandwidth."""
+    return effective_peak(hardware, compute)[0] / hardware.memory_bandwidth
+
+
+@dataclass(frozen=True)
+class BatchCurve:
+    """Decode over batch sizes at one context: arrays of one length, times in seconds.
+
+    tokens_per_s: output tokens of the replica per expected second. plateau_tokens_per_s: what it tends to as the batch grows.
+    knee, eighty: the smallest batches that reach half and 80 % of that plateau (None: not below LARGEST_BATCH).
+    """
+
+    context: int
+    batch: NDArray[np.float64]
+    tpot: Estimate
+    tokens_per_s: NDArray[np.float64]
+    plateau_tokens_per_s: float
+    knee: int | None
+    eighty: int | None
+
+
+def batch_curve(setup: Setup, context: int, batches: list[int]) -> BatchCurve:
+    """TPOT and throughput of decode at `context` cached tokens for each batch size."""
+    sizes = np.asarray(batches, dtype=np.float64)
+    price = setup.price(Batch.decode(setup.per_pass(sizes), context))
+    expected = np.asarray(price.estimate.expected_s)
+
+    def rate(batch: int) -> float:
+        return batch / float(setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s)
+
+    plateau = rate(LARGEST_BATCH)
+    return BatchCurve(
+        context=context,
+        batch=sizes,
+        tpot=price.estimate,
+        tokens_per_s=sizes / expected,
+        plateau_tokens_per_s=plateau,
+        knee=_first(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
+        eighty=_first(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
+    )
+
+
+def latency_limited_batch(setup: Setup, context: int, tpot_s: float) -> int:
+    """The largest batch whose expected decode step at `context` takes at most tpot_s; 0 if even one sequence takes longer."""
+
+    def too_slow(batch: int) -> bool:
+        return float(setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s) > tpot_s
+
+    first = _first(too_slow, LARGEST_BATCH)
+    return LARGEST_BATCH if first is None else first - 1
+
+
+def attention_crossover(setup: Setup, share: float = 0.5) -> int | None:
+    """Prompt length from which attention is at least `share` of the FLOPs of a prefill (None: never, as with small windows)."""
+
+    def beyond(tokens: int) -> bool:
+        ledger = build_ledger(
+            setup.model, Batch.prefill(1, tokens), parallel=setup.parallel, precision=setup.precision, conventions=setup.conventions
+        )
+        attention = sum(op.count * float(op.flops_each) for op in ledger if op.kind.endswith("attention"))
+        return attention >= share * float(ledger.total("flops"))
+
+    return _first(beyond, LONGEST_CONTEXT)
+
+
+def kv_crossover(setup: Setup, batch: int) -> int | None:
+    """Context from which a decode step of `batch` sequences reads more KV than weights (None: never)."""
+
+    def beyond(context: int) -> bool:
+        price = setup.price(Batch.decode(setup.per_pass(batch), context))
+        return float(price.total("kv_read_bytes")) > float(price.total("weight_bytes"))
+
+    return _first(beyond, LONGEST_CONTEXT)
+
+
+def compute_bound_prompt(setup: Setup) -> int | None:
+    """Prompt length from which the hard bound of a single prefill is compute, not memory (None: never)."""
+    return _first(lambda tokens: setup.price(Batch.prefill(1, tokens)).limited_by == "compute", LONGEST_CONTEXT)
+
+
+def _first(holds: Callable[[int], bool], largest: int) -> int | None:
+    """The smallest integer from 1 to `largest` at which a monotone condition holds; None if it does not even there."""
+    if not holds(largest):
+        return None
+    low, high = 0, largest
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
