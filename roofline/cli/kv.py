@@ -10,7 +10,7 @@ import typer
 from roofline.batch import Batch
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
-from roofline.cli.render import Block, Column, Heading, Paragraph, Table
+from roofline.cli.render import Block, Column, Heading, Table, assumed
 from roofline.cli.shell import new_app
 from roofline.ledger import Parallel, Precision, build_ledger, kv_bytes_per_token, kv_bytes_stored
 from roofline.profiles.catalog import load_model
@@ -56,7 +56,7 @@ def kv(
     blocks: list[Block] = [
         Heading(f"KV cache of one sequence with {tokens:,} cached tokens, on {on}"),
         table,
-        *(Paragraph(text, bullet="·", style="dim") for text in assumptions),
+        *assumed(assumptions),
     ]
     inputs = {"models": models, "tokens": tokens, "tp": tp, "kv_dtype": kv_dtype, "layouts": layouts}
     emit(Answer("kv", inputs, {"models": rows}, table, blocks, assumptions), as_json=as_json, as_csv=as_csv, path=output)

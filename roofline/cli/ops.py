@@ -10,13 +10,13 @@ from roofline import units
 from roofline.batch import Batch
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
-from roofline.cli.render import Block, Column, Heading, Paragraph, Table
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
 from roofline.cli.shell import new_app
 from roofline.ledger import Conventions, Op, Parallel, Precision, build_ledger
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.hardware import Hardware
 from roofline.timing.bound import limited_by, op_bound_s, step_bound
-from roofline.timing.generic import expected_op_s
+from roofline.timing.generic import DEFAULTS, expected_op_s
 from roofline.timing.peaks import notes
 
 app = new_app()
@@ -66,7 +66,7 @@ def ops(
     dp: options.Dp = 1,
     weights: options.Weights = None,
     kv_dtype: options.KvDtype = None,
-    full: Annotated[bool, typer.Option("--full-attention", help="Count the full square, not the causal half.")] = False,
+    full: options.FullAttention = False,
     naive: Annotated[bool, typer.Option("--naive-attention", help="Attention scores go through memory.")] = False,
     elementwise: Annotated[bool, typer.Option("--elementwise", help="Norms, activations and residual adds as ops of their own.")] = False,
     fused: Annotated[bool, typer.Option("--fused", help="GEMMs that read the same input as one, as engines run them.")] = False,
@@ -105,9 +105,8 @@ def ops(
     blocks: list[Block] = [
         Heading(_title(inputs)),
         table,
-        Paragraph(""),
         Paragraph(_sum_line(totals)),
-        *(Paragraph(a, bullet="·", style="dim") for a in assumptions),
+        *assumed(assumptions),
     ]
     emit(Answer("ops", inputs, {"ops": rows, "totals": totals}, table, blocks, assumptions), as_json=as_json, as_csv=as_csv, path=output)
 
@@ -129,7 +128,7 @@ def _row(op: Op, hardware: Hardware) -> dict[str, Any]:
         **{key.removesuffix("_each"): op.count * value for key, value in each.items()},
         **each,
         "intensity": each["flops_each"] / bytes_ if bytes_ else None,
-        "limited_by": limited_by(op, hardware),
+        "limited_by": "launch" if each["bound_s_each"] < DEFAULTS.launch else limited_by(op, hardware),
         "formula": op.formula,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -39,6 +39,11 @@ Weights = Annotated[
     typer.Option(metavar="DTYPE", callback=_known_dtype, help="Weight format in place of the checkpoint's: bf16, fp8, w4a16, nvfp4, …"),
 ]
 KvDtype = Annotated[str | None, typer.Option(metavar="DTYPE", callback=_known_dtype, help="KV cache format: bf16, fp8, …")]
+Engine = Annotated[
+    Literal["vllm", "sglang", "trtllm", "llamacpp", "reference"],
+    typer.Option(help="Whose memory budget and step overhead to assume; reference: kernels alone."),
+]
+FullAttention = Annotated[bool, typer.Option("--full-attention", help="Count the full square of query-key pairs, not the causal half.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="The main table as CSV, numbers in base units.")]
 OutFile = Annotated[

@@ -45,7 +45,7 @@ def emit(answer: Answer, *, as_json: bool = False, as_csv: bool = False, path: P
     else:
         text = _page(answer, None if path is not None else sys.stdout)
     if path is None:
-        _print(text)
+        _print(text, utf8=as_json or as_csv)
     else:
         write_atomically(path, text)
     if answer.exit_code:
@@ -102,8 +102,11 @@ def _page(answer: Answer, stream: TextIO | None) -> str:
     return render.page(answer.blocks, max(width, 40), render.Ink.of(stream), ascii_only=narrow)
 
 
-def _print(text: str) -> None:
+def _print(text: str, *, utf8: bool) -> None:
+    """utf8: whatever the locale says, as JSON must be."""
     if sys.stdout is None:
         raise RooflineError("standard output is closed; use -o FILE")
+    if utf8 and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text)
     sys.stdout.flush()

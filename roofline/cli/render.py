@@ -78,6 +78,7 @@ class Column:
 
     unit: every cell in this unit ("ms"), named once in the title, in place of a prefix that changes from row to row.
     drop: narrow outputs leave out the columns with the highest number first (0: never). most: longest text cell, cut with "…".
+    align: "right" for text that stands as numbers do.
     """
 
     key: str
@@ -86,6 +87,7 @@ class Column:
     unit: str = ""
     drop: int = 0
     most: int = 0
+    align: str = ""
 
     def cell(self, value: Any) -> str:
         """`value` in base units, as text."""
@@ -128,14 +130,16 @@ class Table:
         wide = {key: max(map(len, texts)) for key, texts in cells.items()}
         shown, left_out = _columns_that_fit(self.columns, wide, width)
         for number in range(len(self.rows) + 1):
-            parts = (
-                cells[c.key][number].ljust(wide[c.key]) if c.kind == "text" else cells[c.key][number].rjust(wide[c.key]) for c in shown
-            )
-            line = "  ".join(parts).rstrip()[:width]
+            parts = (_padded(cells[c.key][number], wide[c.key], c) for c in shown)
+            line = "  ".join(parts).rstrip()
             yield ink(line, "dim") if number == 0 else ink(line, self.marks.get(number - 1, ""))
         if left_out:
             note = f"(not shown at this width: {', '.join(c.heading for c in left_out)}; --csv and --json have all)"
             yield from Paragraph(note, style="dim").lines(width, ink)
+
+
+def _padded(text: str, wide: int, column: Column) -> str:
+    return text.ljust(wide) if column.kind == "text" and column.align != "right" else text.rjust(wide)
 
 
 def _columns_that_fit(columns: Sequence[Column], wide: Mapping[str, int], width: int) -> tuple[list[Column], list[Column]]:
@@ -169,6 +173,11 @@ class Bar:
         for i, (label, value, style) in enumerate(self.parts):
             size = units.format(value, "bytes", binary=True) if self.kind == "memory" else units.format(value, self.kind)
             yield f"{ink(glyphs[i % 4], style)} {label.ljust(longest)}  {size:>9}  {100 * value / self.total:>3.0f} %"
+
+
+def assumed(notes: Sequence[str]) -> list[Block]:
+    """What the numbers rest on, quietly, at the end of a page."""
+    return [Heading("Assumed"), *(Paragraph(note, bullet="·", style="dim") for note in notes)] if notes else []
 
 
 def page(blocks: Sequence[Block], width: int, ink: Ink, *, ascii_only: bool = False) -> str:
