@@ -242,7 +242,7 @@ class VllmScheduler:
             self._record(request, new, batch)
             budget -= new
         self.waiting.put_back(passed)
-        self._blocked = bool(self.waiting) and (config.enable_chunked_prefill or len(self.running) == config.max_num_seqs)
+        self._blocked = bool(self.waiting) and budget > 0 and config.enable_chunked_prefill
 
     def _throttled(self, request: Request) -> bool:
         limit = self.config.long_prompt_tokens

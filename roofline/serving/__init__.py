@@ -1,0 +1,1 @@
+"""What happens under load: workloads and traces, the simulator, latency statistics, replicas, disaggregation, speculation."""

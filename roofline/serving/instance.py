@@ -1,0 +1,171 @@
+"""One engine in simulated time: a scheduler, what its steps cost, and where its clock stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from roofline.scheduling.batch import ScheduledBatch, Scheduler
+from roofline.scheduling.request import Request
+from roofline.serving import fast_forward
+from roofline.serving.recorder import Recorder
+from roofline.serving.speculation import Speculation
+
+
+class StepTimer(Protocol):
+    """Seconds of one forward pass, from its composition."""
+
+    def step_time(self, decodes: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Device time, s: `decodes` rows of one new token that have `context` past tokens in all, and chunks of (new, past).
+
+        With no chunks it must be exactly base + slope · context of `decode_line(decodes, context)`.
+        """
+
+    def decode_line(self, decodes: int, context: int) -> tuple[float, float, int]:
+        """(base s, slope s per token, last) of plain decode steps: exact from `context` to `last` past tokens in all, last ≥ context."""
+
+    def host_time(self, rows: int) -> float:
+        """CPU time, s, of scheduling a batch of so many rows and taking in its output."""
+
+
+class Instance:
+    """Runs a scheduler against a StepTimer.
+
+    asynchronous: a batch is scheduled while the one before it runs, so the host hides behind the device (the period is the
+    longer of the two), a request that arrives during step k is first computed in step k + 2, and what a request that ends in k
+    held is free for k + 2. Otherwise the two take turns. fast_forward: jump over steps in which nothing but time passes; the
+    results are the same. halts: `run` returns as soon as somebody finishes or starts to load, for callers who react to that.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        timer: StepTimer,
+        recorder: Recorder,
+        *,
+        number: int = 0,
+        asynchronous: bool = False,
+        fast_forward: bool = True,
+        halts: bool = False,
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.scheduler, self.timer, self.recorder, self.number = scheduler, timer, recorder, number
+        self.asynchronous, self.fast_forward, self.halts, self.speculation = asynchronous, fast_forward, halts, speculation
+        self.clock = 0.0
+        self.finished: list[Request] = []
+        self.loading: list[Request] = []
+        self.busy = False
+        self._in_flight: tuple[ScheduledBatch, float] | None = None
+        self._emitted_s = -1.0
+
+    def submit(self, request: Request, time: float) -> None:
+        """A request arrives at `time`, which no step that was scheduled so far may follow. Raises InputError if it can never run."""
+        self.scheduler.add(request)
+        self.recorder.instance[request.index] = self.number
+        self.wake(time)
+
+    def wake(self, time: float) -> None:
+        """Something changed at `time` that may give an idle engine work."""
+        if not self.busy:
+            self.busy = True
+            self.clock = max(self.clock, time)
+
+    def run(self, until: float) -> None:
+        """Schedules steps as long as the moment of scheduling lies before `until` and there is work."""
+        while self.busy and self.clock < until:
+            if self.fast_forward:
+                steps = self.scheduler.steady_steps()
+                if steps > 1 and self._stretch(steps, until):
+                    if self.halts and self.finished:
+                        return
+                    continue
+            self.busy = self._step()
+            if self.halts and (self.finished or self.loading):
+                return
+
+    def _step(self) -> bool:
+        """One scheduling decision; False if there was nothing to do."""
+        batch, running = self.scheduler.schedule(), self._in_flight
+        self.loading += batch.loading
+        if not batch:
+            if running is None:
+                return False
+            self._in_flight = None
+            self.clock = running[1]
+            self._complete(*running)
+            return True
+        shapes = batch.shapes
+        ready = self.clock + self.timer.host_time(len(batch.decodes) + len(shapes))
+        start = ready if running is None else max(running[1], ready)
+        end = start + self._device_time(batch, shapes)
+        self._log(batch, shapes, start, end)
+        if running is not None:
+            self._complete(*running)
+        if self.asynchronous:
+            self._in_flight = batch, end
+            self.clock = start
+        else:
+            self.clock = end
+            self._complete(batch, end)
+        return True
+
+    def _device_time(self, batch: ScheduledBatch, shapes: list[tuple[int, int]]) -> float:
+        time = self.timer.step_time(len(batch.decodes), batch.decode_context, shapes)
+        return time if self.speculation is None else time + self.speculation.draft_time(len(batch.decodes) + len(shapes))
+
+    def _log(self, batch: ScheduledBatch, shapes: list[tuple[int, int]], start: float, end: float) -> None:
+        scheduled = self.recorder.scheduled_s
+        prefill = 0
+        for chunk in batch.chunks:
+            index = chunk.request.index
+            if scheduled[index] != scheduled[index]:  # noqa: PLR0124 - NaN: not scheduled before
+                scheduled[index] = start
+            prefill += 0 if chunk.drafts else chunk.new
+        scheduler = self.scheduler
+        self.recorder.stretches.extend(
+            (start, end, 1, len(batch.decodes), prefill, len(scheduler.running), scheduler.num_waiting, scheduler.kv_usage, self.number)
+        )
+
+    def _complete(self, batch: ScheduledBatch, end: float) -> None:
+        """The outputs of a batch are here."""
+        emitted = None
+        if self.speculation is not None:
+            emitted = [self.speculation.emitted(chunk.drafts) if chunk.samples else 0 for chunk in batch.chunks]
+            self.recorder.drafted_tokens += sum(chunk.drafts for chunk in batch.chunks)
+            self.recorder.accepted_tokens += sum(max(0, tokens - 1) for tokens in emitted)
+        finished = self.scheduler.update(batch, emitted)
+        rows = batch.decodes + [chunk.request for chunk in batch.chunks if chunk.samples] if batch.chunks else batch.decodes
+        self.recorder.emit(rows, end, self._emitted_s)
+        if rows:
+            self._emitted_s = end
+        self._retire(finished, end)
+
+    def _retire(self, finished: list[Request], time: float) -> None:
+        for request in finished:
+            self.recorder.finish(request, time)
+        if self.halts:
+            self.finished += finished
+
+    def _stretch(self, steps: int, until: float) -> bool:
+        """Jumps over plain decode steps of all running requests; False if they have not all just emitted together."""
+        running, since, in_flight = self.scheduler.running, self._emitted_s, self._in_flight
+        rows, last = len(running), self.recorder.last_token_s
+        if [last[request.index] for request in running].count(since) != rows:
+            return False
+        context = sum([request.num_computed_tokens for request in running])
+        host, start, gaps = self.timer.host_time(rows), self.clock, self.recorder.gaps
+        if not self.asynchronous:
+            done = fast_forward.alternating(self.timer, rows, context, host, start, since, steps, until, gaps)
+        elif in_flight is None or in_flight[0].chunks or len(in_flight[0].decodes) != rows:
+            return False
+        else:
+            done = fast_forward.pipelined(self.timer, rows, context, host, start, in_flight[1], since, steps, until, gaps)
+            self._in_flight = in_flight[0], done.end
+        for request in running:
+            last[request.index] = done.emitted_s
+        self.clock, self._emitted_s = done.clock, done.emitted_s
+        scheduler = self.scheduler
+        waiting = scheduler.num_waiting
+        self._retire(scheduler.advance(done.steps), done.emitted_s)
+        self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, scheduler.kv_usage, self.number))
+        return True

@@ -1,0 +1,57 @@
+"""What a simulation leaves behind: times of each request, gaps between tokens, and a log of stretches of steps."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+from roofline.scheduling.request import Request
+
+GAP_FIELDS = ("first_s", "last_s", "steps", "rows")
+STRETCH_FIELDS = ("start_s", "end_s", "steps", "decodes", "prefill_tokens", "running", "waiting", "kv_usage", "instance")
+
+
+class Recorder:
+    """Columns by request index, and two flat logs whose rows have GAP_FIELDS and STRETCH_FIELDS.
+
+    A row of `gaps`: `rows` sequences emitted at each of `steps` steps, a time after their previous token that goes evenly from
+    first_s to last_s. A row of `stretches`: `steps` steps in a row with the same sequences.
+    """
+
+    def __init__(self, count: int) -> None:
+        nan = array("d", [math.nan])
+        self.sent_s, self.scheduled_s, self.first_token_s, self.last_token_s = nan * count, nan * count, nan * count, nan * count
+        self.end_s = nan * count
+        self.cached_tokens = array("q", bytes(8 * count))
+        self.generated_tokens = array("q", bytes(8 * count))
+        self.preemptions = array("q", bytes(8 * count))
+        self.instance = array("q", [-1]) * count
+        self.gaps = array("d")
+        self.stretches = array("d")
+        self.rejected: dict[int, str] = {}
+        self.drafted_tokens = self.accepted_tokens = 0
+
+    def finish(self, request: Request, time: float) -> None:
+        """A request ended with its last token at `time`."""
+        index = request.index
+        self.end_s[index] = time
+        self.cached_tokens[index] += request.num_cached_tokens
+        self.generated_tokens[index] = request.num_tokens - request.num_prompt_tokens
+        self.preemptions[index] += request.num_preemptions
+
+    def emit(self, requests: list[Request], time: float, since: float) -> None:
+        """Each of the requests emitted at `time`; since: when most of them did before, if at all."""
+        last = self.last_token_s
+        usual = 0
+        for request in requests:
+            index = request.index
+            before = last[index]
+            last[index] = time
+            if before == since:
+                usual += 1
+            elif before == before:  # noqa: PLR0124 - not NaN: it has emitted before
+                self.gaps.extend((time - before, time - before, 1, 1))
+            else:
+                self.first_token_s[index] = time
+        if usual:
+            self.gaps.extend((time - since, time - since, 1, usual))

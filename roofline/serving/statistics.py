@@ -1,0 +1,199 @@
+"""Latency statistics by exact definition, from the recorded times of a simulation.
+
+ttft = first token − sent; e2el = last token − sent; tpot = (last − first token)/(output tokens − 1), of requests with two or more;
+itl = the gap between two outputs of one request (with speculation an output may be several tokens). All in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.errors import InputError
+from roofline.serving.recorder import GAP_FIELDS, STRETCH_FIELDS, Recorder
+from roofline.serving.workloads import Workload
+
+Floats = NDArray[np.float64]
+SERVICE_LEVELS = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, median and upper percentiles (linear between order statistics); NaN of nothing."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Floats) -> Summary:
+        """Of plain samples, NaNs left out."""
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return cls(np.nan, np.nan, np.nan, np.nan)
+        return cls(float(values.mean()), *(float(q) for q in np.percentile(values, [50, 90, 99])))
+
+    def to_json(self) -> dict[str, float | None]:
+        """Keys mean, p50, p90, p99; None for unknown."""
+        return {key: None if np.isnan(value) else value for key, value in vars(self).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What became of a workload. Arrays run over the requests, NaN for those that were rejected; cpu_s: CPU time of the simulation."""
+
+    workload: Workload
+    recorder: Recorder
+    cpu_s: float
+
+    @cached_property
+    def sent_s(self) -> Floats:
+        """When each request was sent."""
+        return np.array(self.recorder.sent_s)
+
+    @cached_property
+    def ended_s(self) -> Floats:
+        """When each request's last token came out."""
+        return np.array(self.recorder.end_s)
+
+    @cached_property
+    def completed(self) -> NDArray[np.bool_]:
+        """Who was served to the end."""
+        return ~np.isnan(self.ended_s)
+
+    @cached_property
+    def output_tokens(self) -> NDArray[np.int64]:
+        """Tokens that each request generated."""
+        return np.array(self.recorder.generated_tokens)
+
+    @cached_property
+    def ttft_s(self) -> Floats:
+        """Time to first token of each request."""
+        return np.array(self.recorder.first_token_s) - self.sent_s
+
+    @cached_property
+    def queue_s(self) -> Floats:
+        """Time from being sent to the start of the first step that computes anything of it."""
+        return np.array(self.recorder.scheduled_s) - self.sent_s
+
+    @cached_property
+    def e2el_s(self) -> Floats:
+        """End-to-end latency of each request."""
+        return self.ended_s - self.sent_s
+
+    @cached_property
+    def tpot_s(self) -> Floats:
+        """Time per output token after the first, of each request with at least two; NaN for the others."""
+        tokens = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        return (self.ended_s - np.array(self.recorder.first_token_s)) / tokens
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """From the first request sent to the last token; 0 if nothing was served."""
+        return float(np.nanmax(self.ended_s) - np.nanmin(self.sent_s)) if self.completed.any() else 0.0
+
+    @property
+    def mean_in_system(self) -> float:
+        """Requests in the system, averaged over the makespan (Little: throughput · mean latency)."""
+        return float(np.nansum(self.e2el_s)) / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def itl(self) -> Summary:
+        """Gaps between outputs, over all requests; percentiles are the smallest gap that so many do not exceed."""
+        gaps = np.array(self.recorder.gaps).reshape(-1, len(GAP_FIELDS))
+        return _summary_of_lines(gaps)
+
+    @property
+    def prefix_cache_hit_rate(self) -> float:
+        """Prompt tokens found in the prefix cache at first admission / prompt tokens, of all served requests."""
+        prompts = int(self.workload.input_tokens[self.completed].sum())
+        return float(np.array(self.recorder.cached_tokens)[self.completed].sum()) / prompts if prompts else 0.0
+
+    @property
+    def stretches(self) -> Floats:
+        """The log of steps, a row per stretch with the columns of STRETCH_FIELDS."""
+        return np.array(self.recorder.stretches).reshape(-1, len(STRETCH_FIELDS))
+
+    def good(self, levels: Mapping[str, float]) -> NDArray[np.bool_]:
+        """Who met every service level; levels: upper limits in seconds by ttft, tpot, e2el. A single token has no tpot to miss."""
+        unknown = set(levels) - set(SERVICE_LEVELS)
+        if unknown:
+            raise InputError(f"service level {', '.join(sorted(unknown))}: known are {', '.join(SERVICE_LEVELS)}")
+        good = self.completed.copy()
+        for name, limit in levels.items():
+            values = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2el": self.e2el_s}[name]
+            good &= ~(values > limit)
+        return good
+
+    def goodput(self, levels: Mapping[str, float]) -> float:
+        """Requests per second that met every service level, over the makespan."""
+        return float(self.good(levels).sum()) / self.makespan_s if self.makespan_s else 0.0
+
+    def to_json(self, levels: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """The keys of `roofline simulate`, SI units."""
+        served = self.completed
+        span = self.makespan_s or np.nan
+        per_s = {
+            "requests_per_s": float(served.sum()) / span,
+            "input_tokens_per_s": float(self.workload.input_tokens[served].sum()) / span,
+            "output_tokens_per_s": float(self.output_tokens.sum()) / span,
+        }
+        result: dict[str, Any] = {
+            "requests": len(self.workload),
+            "requests_completed": int(served.sum()),
+            "requests_rejected": len(self.recorder.rejected),
+            "rejected": {str(index): reason for index, reason in list(self.recorder.rejected.items())[:20]},
+            "makespan_s": self.makespan_s,
+            "ttft_s": Summary.of(self.ttft_s).to_json(),
+            "tpot_s": Summary.of(self.tpot_s).to_json(),
+            "itl_s": self.itl.to_json(),
+            "e2el_s": Summary.of(self.e2el_s).to_json(),
+            "queue_s": Summary.of(self.queue_s).to_json(),
+            "mean_in_system": self.mean_in_system,
+            "preemptions": int(sum(self.recorder.preemptions)),
+            "prefix_cache_hit_rate": self.prefix_cache_hit_rate,
+            **{key: None if np.isnan(value) else value for key, value in per_s.items()},
+            "cpu_s": self.cpu_s,
+        }
+        if self.recorder.drafted_tokens:
+            result["draft_acceptance"] = self.recorder.accepted_tokens / self.recorder.drafted_tokens
+        if levels:
+            result["goodput"] = {"levels_s": dict(levels), "requests_per_s": self.goodput(levels), "share": float(self.good(levels).mean())}
+        return result
+
+
+def _summary_of_lines(lines: Floats) -> Summary:
+    """Of samples given as lines (first, last, steps, weight): `steps` evenly spaced values, each `weight` times."""
+    if not len(lines):
+        return Summary(np.nan, np.nan, np.nan, np.nan)
+    low, high = np.minimum(lines[:, 0], lines[:, 1]), np.maximum(lines[:, 0], lines[:, 1])
+    steps, weight = lines[:, 2], lines[:, 3]
+    total = float(steps @ weight)
+    mean = float(((low + high) / 2 * steps) @ weight) / total
+    gap = np.divide(high - low, steps - 1, out=np.ones_like(high), where=(steps > 1) & (high > low))
+
+    def reach(value: float) -> float:
+        """Samples ≤ value."""
+        upto = np.where(value >= high, steps, np.where(value < low, 0.0, np.floor((value - low) / gap) + 1))
+        return float(upto @ weight)
+
+    return Summary(mean, *(_smallest(reach, share * total, float(low.min()), float(high.max())) for share in (0.5, 0.9, 0.99)))
+
+
+def _smallest(reach: Any, target: float, low: float, high: float) -> float:
+    """The smallest value in low … high that `target` samples do not exceed, by bisection to the last bits."""
+    if reach(low) >= target:
+        return low
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if reach(middle) >= target:
+            high = middle
+        else:
+            low = middle
+    return high
