@@ -32,7 +32,7 @@ _BOOL = {"true": True, "false": False}
 _AMBIGUOUS = {"yes", "no", "on", "off", "y", "n"}
 _TAGS = {"map", "seq", "str", "int", "float", "bool", "null", "timestamp"}
 _INT = re.compile(r"[+-]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_FLOAT = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?\.(inf|nan)", re.IGNORECASE)
 
 
@@ -60,6 +60,7 @@ class Document:
         except ValidationError as error:
             errors = error.errors(include_url=False)
         found = [self.error(_explain(e["type"], e["msg"], e["loc"], e["input"], model), e["loc"]) for e in errors]
+        found.sort(key=lambda error: error.line is None)  # an unknown key with its line tells more than the key it was meant to be
         first, others = found[0], found[1:5]
         more = "".join(f"\n  also {e}" for e in others) + (f"\n  and {len(found) - 5} more" if len(found) > 5 else "")
         raise ProfileError(first.message + more, path=first.path, line=first.line, key=first.key)
@@ -130,7 +131,8 @@ class _Builder:
 
     def value(self, node: yaml.Node, loc: Loc) -> Any:
         if id(node) in self.seen:
-            raise self.fail("anchors and aliases (&name, *name) are not supported; write the value out", node, loc)
+            message = "anchors and aliases (&name, *name) are not supported; write the value out"
+            raise ProfileError(message, path=self.path, line=self.lines.get(loc), key=_dotted(loc) or None)  # the node has its anchor's line
         self.seen.add(id(node))
         if len(loc) > MAX_DEPTH:
             raise self.fail("values are nested too deeply", node, loc[:3])
