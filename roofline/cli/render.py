@@ -63,7 +63,9 @@ class Paragraph:
     style: str = ""
 
     def lines(self, width: int, ink: Ink) -> Iterator[str]:
-        """Wrapped to a readable width."""
+        """Wrapped to a readable width; an empty text is an empty line."""
+        if not self.text:
+            yield ""
         lead = f"{self.bullet} " if self.bullet else ""
         wrapped = textwrap.wrap(
             self.text, min(width, READING_WIDTH), initial_indent=lead, subsequent_indent=" " * len(lead), break_on_hyphens=False
@@ -74,7 +76,8 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. key: its name in CSV; kind: of units.format, or text, integer, number, percent, memory (bytes as GiB).
+    """One column. key: its name in CSV; kind: of units.format, or text, integer, number, percent, parameters (in billions, as
+    people say them), memory (bytes as GiB).
 
     unit: every cell in this unit ("ms"), named once in the title, in place of a prefix that changes from row to row.
     drop: narrow outputs leave out the columns with the highest number first (0: never). most: longest text cell, cut with "…".
@@ -101,7 +104,9 @@ class Column:
         if self.kind == "number":
             return units.significant(value)
         if self.kind == "percent":
-            return f"{units.significant(100 * value, 2 if abs(value) < 0.0995 else 3)} %"
+            return f"{100 * value:.3g} %" if value >= 0.001 or value <= 0 else "<0.1 %"
+        if self.kind == "parameters":
+            return units.format(value, "count").replace(" G", " B")
         if self.unit:
             return units.significant(value / units.parse(f"1 {self.unit}", self.kind), 3)
         return units.format(value, "bytes", binary=True) if self.kind == "memory" else units.format(value, self.kind)

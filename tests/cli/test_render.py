@@ -38,7 +38,10 @@ def test_nothing_is_cut_without_a_word() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
-        ("percent", 0.0123, "1.2 %"),
+        ("percent", 0.0123, "1.23 %"),
+        ("percent", 0.00002, "<0.1 %"),
+        ("percent", 0, "0 %"),
+        ("parameters", 8.03e9, "8.03 B"),
         ("percent", 1, "100 %"),
         ("integer", 16384.0, "16,384"),
         ("number", 0.9995, "1.00"),
