@@ -97,7 +97,7 @@ def _decode_attention(op: Op, hardware: Hardware, c: Generic) -> Array:
 def _collective(op: Op, hardware: Hardware, c: Generic) -> Array:
     speed = link_bandwidth(hardware)
     wire = op.link_bytes_each / (c.link * speed) if speed else 0.0
-    return c.collective_start + c.collective_per_doubling * np.log2(op.shape["ranks"]) + wire
+    return np.asarray(c.collective_start + c.collective_per_doubling * math.log2(op.shape["ranks"]) + wire)
 
 
 def _elementwise(op: Op, hardware: Hardware, c: Generic) -> Array:

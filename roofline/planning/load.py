@@ -1,0 +1,153 @@
+"""What is asked of a server, and what one replica can deliver: closed forms, before any simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from roofline.batch import Batch
+from roofline.errors import InputError
+from roofline.phases import Setup
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load of equal requests: input_len prompt tokens, output_len generated ones.
+
+    At most one of: concurrency (requests in flight), request_rate (per second), users with think_time_s between the end of an
+    answer and the next question. ttft_s, tpot_s: service levels, None when nothing is promised.
+    """
+
+    input_len: int = 1024
+    output_len: int = 256
+    concurrency: int | None = None
+    request_rate: float | None = None
+    users: int | None = None
+    think_time_s: float = 0.0
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_len < 1 or self.output_len < 1:
+            raise InputError(f"input and output length must be at least 1, got {self.input_len} and {self.output_len}")
+        given = [name for name in ("concurrency", "request_rate", "users") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"give one of concurrency, request rate and users, not {' and '.join(given)}")
+        for name in (*given, "ttft_s", "tpot_s"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"{name.removesuffix('_s')} must be a positive number, got {value}")
+        if not (self.think_time_s >= 0 and math.isfinite(self.think_time_s)):
+            raise InputError(f"think time must not be negative, got {self.think_time_s}")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a finished request."""
+        return self.input_len + self.output_len
+
+    @property
+    def mean_context(self) -> int:
+        """Cached tokens in the middle of the output: input + output/2."""
+        return self.input_len + self.output_len // 2
+
+
+@dataclass(frozen=True)
+class Operating:
+    """A replica that keeps `batch` requests in flight, each decode step giving way to the prefills of the newcomers.
+
+    step_s: a decode step alone. tpot_s: time between tokens with the newcomers' prefills in between. ttft_s: prefill of one
+    request behind the step under way; queueing is not in it. request_rate: requests per second of the replica.
+    """
+
+    batch: int
+    step_s: float
+    prefill_s: float
+    tpot_s: float
+    ttft_s: float
+    request_rate: float
+
+
+def operate(setup: Setup, load: Load, batch: int) -> Operating:
+    """Steady state at `batch` requests in flight, expected times.
+
+    In the time of one request every other one is prefilled once, so TPOT = D(b) + P·(b − 1)/output_len, and by Little's law
+    b = rate · (P + output_len · TPOT). Source: the mixed-step form of measured serving points (docs/concepts/batching.md).
+    """
+    decode = setup.price(Batch.decode(setup.per_pass(batch), load.mean_context)).estimate.expected_s
+    prefill = setup.price(Batch.prefill(1, load.input_len)).estimate.expected_s
+    step_s, prefill_s = float(np.asarray(decode)), float(np.asarray(prefill))
+    shared = prefill_s / (setup.parallel.dp * setup.parallel.pp)
+    tpot_s = step_s + shared * (batch - 1) / load.output_len
+    ttft_s = prefill_s + (step_s if batch > 1 else 0.0)
+    rate = batch / (prefill_s + load.output_len * tpot_s)
+    return Operating(batch, step_s, prefill_s, tpot_s, ttft_s, rate)
+
+
+def largest_batch_within(setup: Setup, load: Load, limit: int) -> int:
+    """The largest batch up to `limit` that keeps the service levels of the load; 0 if a single request breaks them."""
+
+    def holds(batch: int) -> bool:
+        point = operate(setup, load, batch)
+        in_time = load.ttft_s is None or point.ttft_s <= load.ttft_s
+        return in_time and (load.tpot_s is None or point.tpot_s <= load.tpot_s)
+
+    if limit < 1 or not holds(1):
+        return 0
+    low, high = 1, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a load takes: replicas, their GPUs, and the operating point of each.
+
+    concurrency: requests in flight over all replicas (Little's law). binding: what keeps a replica from taking more.
+    """
+
+    replicas: int
+    gpus: int
+    concurrency: float
+    request_rate: float
+    point: Operating
+    binding: str
+
+
+def replicas_needed(setup: Setup, load: Load, *, kv_limit: int, slot_limit: int) -> Need | None:
+    """Replicas for a load when one holds at most kv_limit sequences in memory and slot_limit by its engine.
+
+    None when not even one request fits or meets the service levels, or when no load is stated.
+    """
+    limit = min(kv_limit, slot_limit)
+    best = largest_batch_within(setup, load, limit)
+    if best < 1:
+        return None
+    full = operate(setup, load, best)
+    binding = "service level" if best < limit else "KV memory" if kv_limit <= slot_limit else "sequence limit of the engine"
+    if load.concurrency is not None:
+        replicas = math.ceil(load.concurrency / best)
+        point = operate(setup, load, math.ceil(load.concurrency / replicas))
+        return Need(replicas, replicas * setup.parallel.gpus, load.concurrency, point.request_rate * replicas, point, binding)
+    if load.request_rate is not None:
+        return _for_rate(setup, load, load.request_rate, full, binding)
+    if load.users is not None:
+        # A user's cycle is think time + latency; the latency at the full batch is the longest it will be.
+        latency = full.prefill_s + load.output_len * full.tpot_s
+        return _for_rate(setup, load, load.users / (load.think_time_s + latency), full, binding)
+    return None
+
+
+def _for_rate(setup: Setup, load: Load, rate: float, full: Operating, binding: str) -> Need:
+    replicas = math.ceil(rate / full.request_rate)
+    share = rate / replicas
+    low, high = 0, full.batch  # the request rate rises with the batch: the smallest batch that carries the share
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if operate(setup, load, middle).request_rate >= share else (middle, high)
+    point = operate(setup, load, high)
+    in_flight = rate * (point.prefill_s + load.output_len * point.tpot_s)
+    return Need(replicas, replicas * setup.parallel.gpus, in_flight, rate, point, binding)
