@@ -133,7 +133,10 @@ def _batches(largest: int) -> list[int]:
 def _points(shape: BatchCurve, largest: int) -> list[CurvePoint]:
     columns = (shape.tpot.bound_s, shape.tpot.expected_s, shape.tpot.low_s, shape.tpot.high_s, shape.tokens_per_s)
     rows = np.column_stack([np.broadcast_to(np.asarray(column, dtype=np.float64), shape.batch.shape) for column in columns])
-    return [CurvePoint(int(b), *map(float, row), bool(b <= largest)) for b, row in zip(shape.batch, rows, strict=True)]
+    return [
+        CurvePoint(int(size), float(bound), float(expected), float(low), float(high), float(rate), fits=bool(size <= largest))
+        for size, (bound, expected, low, high, rate) in zip(shape.batch, rows, strict=True)
+    ]
 
 
 def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape: BatchCurve) -> list[Limit]:
