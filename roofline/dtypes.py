@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from roofline.errors import InputError
@@ -63,6 +64,8 @@ def _types() -> dict[str, DType]:
         DType("mxfp8", 8, "fp8", group=32, scale_bits=8),
         DType("int8", 8, "int8"),
         DType("nvfp4", 4, "fp4", group=16, scale_bits=8),
+        DType("fp8_block_e8m0", 8, "fp8", block=(128, 128), scale_bits=8),  # DeepSeek-V4: power-of-two scales
+        DType("w4a16_nvfp4", 4, "bf16", group=16, scale_bits=8, weight_only=True),
         DType("mxfp4", 4, "fp4", group=32, scale_bits=8, weight_only=True),
         DType("w4a8_mxfp4", 4, "fp8", group=32, scale_bits=8),  # activations are quantised to fp8, weights widened to it
         DType("w4afp8", 4, "fp8", group=128, scale_bits=16),
@@ -92,7 +95,18 @@ def dtype(name: str | DType) -> DType:
     if isinstance(name, DType):
         return name
     key = str(name).strip().lower().removeprefix("torch.")
-    found = DTYPES.get(ALIASES.get(key, key))
+    found = DTYPES.get(ALIASES.get(key, key)) or _grouped_int(key)
     if found is None:
         raise InputError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}; also {', '.join(sorted(ALIASES))}")
     return found
+
+
+_GROUPED = re.compile(r"int([2348])_g(\d{1,5})_s(\d{1,3})")
+
+
+def _grouped_int(name: str) -> DType | None:
+    """Weight-only integers with any group and scale: int4_g128_s20 has 20 bits of scale and zero point per 128 weights."""
+    match = _GROUPED.fullmatch(name)
+    if not match or not (group := int(match[2])):
+        return None
+    return DType(name, int(match[1]), "bf16", group=group, scale_bits=int(match[3]), weight_only=True)

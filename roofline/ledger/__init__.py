@@ -4,7 +4,7 @@ from roofline.ledger.build import AS_SHIPPED, DEFAULT, Conventions, Precision, b
 from roofline.ledger.kv import kv_bytes_per_token, kv_bytes_stored
 from roofline.ledger.ops import Ledger, Op
 from roofline.ledger.parallel import SINGLE, Parallel
-from roofline.ledger.tensors import active_parameters, layer_tensors, outer_tensors, parameters, stage_weights
+from roofline.ledger.tensors import active_parameters, extra_weights, layer_tensors, outer_tensors, parameters, stage_weights
 
 __all__ = [
     "AS_SHIPPED",
@@ -17,6 +17,7 @@ __all__ = [
     "Precision",
     "active_parameters",
     "build_ledger",
+    "extra_weights",
     "kv_bytes_per_token",
     "kv_bytes_stored",
     "layer_tensors",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from roofline.ledger import ffn, mixers
 from roofline.ledger.parallel import SINGLE, Parallel
 from roofline.ledger.weights import Matrix, Vector
-from roofline.profiles.model import Layer, Model, MoE
+from roofline.profiles.model import Extra, Layer, Model, MoE
 
 
 def layer_tensors(layer: Layer, hidden: int, parallel: Parallel = SINGLE) -> Iterator[Matrix | Vector]:
@@ -22,6 +22,8 @@ def layer_tensors(layer: Layer, hidden: int, parallel: Parallel = SINGLE) -> Ite
         yield from ffn.vectors(layer.ffn, hidden, parallel)
     if layer.norms:
         yield Vector("norm", "norm", hidden * (2 if layer.norm_bias else 1), layer.norms)
+    for name, size in layer.vectors.items():
+        yield Vector(name, "norm", size)
 
 
 def outer_tensors(model: Model, parallel: Parallel = SINGLE, *, first: bool = True, last: bool = True) -> Iterator[Matrix | Vector]:
@@ -71,6 +73,18 @@ def stage_weights(model: Model, parallel: Parallel = SINGLE, *, stage: int = 0, 
         for tensor in layer_tensors(layer, model.hidden_size, parallel):
             parameters += count * tensor.parameters
             by_role[tensor.role] += count * tensor.bytes(model, layer, weights)
+    return WeightSummary(parameters, sum(by_role.values()), dict(by_role))
+
+
+def extra_weights(model: Model, extra: Extra, *, weights: str | None = None) -> WeightSummary:
+    """Parameters and bytes of a part that decoding does not run: its layers and what it has beside them. One GPU, unsplit."""
+    parameters, by_role = extra.parameters, defaultdict[str, float](float)
+    by_role["extra"] = extra.bytes
+    for name in extra.stack:
+        layer = model.layers[name]
+        for tensor in layer_tensors(layer, model.hidden_size):
+            parameters += tensor.parameters
+            by_role[tensor.role] += tensor.bytes(model, layer, weights)
     return WeightSummary(parameters, sum(by_role.values()), dict(by_role))
 
 

@@ -54,10 +54,10 @@ def load_hardware(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()
 
 
 def load_model(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()) -> Model:
-    """The model called `name_or_path`: a profile's name, alias or hub id, or a YAML path. Raises as load_hardware does."""
-    from roofline.profiles.model import Model
+    """The model called `name_or_path`: a profile's name, alias or hub id, or a path that modelfile.load reads. Raises as load_hardware does."""
+    from roofline.profiles import modelfile
 
-    return yamlfile.read(find(MODELS, name_or_path, profile_dirs)).validate(Model)
+    return modelfile.load(find(MODELS, name_or_path, profile_dirs))
 
 
 def list_hardware(*, profile_dirs: Sequence[Path] = ()) -> list[Hardware]:

@@ -10,7 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from roofline.dtypes import DType, dtype
 
@@ -119,7 +129,7 @@ class MoE(Spec):
     top_k: PositiveInt
     intermediate: PositiveInt
     gated: bool = True
-    shared_intermediate: int = Field(0, ge=0)
+    shared_intermediate: NonNegativeInt = 0
     shared_gate: bool = False
     router_bias: bool = False
     router_linear_bias: bool = False
@@ -140,28 +150,37 @@ class Layer(Spec):
 
     norms: hidden-sized normalisations (2 in pre-norm models, 4 with post-norms, 1 when attention and feed-forward run in
     parallel on one norm). parallel: attention and feed-forward read the same input and their outputs are added, so tensor
-    parallelism needs one all-reduce, not two. weights: storage formats that differ from the model's, by role.
+    parallelism needs one all-reduce, not two. vectors: elements of small tensors that fit no other field, by name.
+    weights: storage formats that differ from the model's, by role or tensor name.
     """
 
     mixer: Mixer | None = None
     ffn: FeedForward | None = None
-    norms: int = Field(2, ge=0)
+    norms: NonNegativeInt = 2
     norm_bias: bool = False
     parallel: bool = False
+    vectors: dict[str, PositiveInt] = {}
     weights: dict[str, str] = {}
 
 
 class Extra(Spec):
     """A part of the checkpoint that text decoding does not run: a vision tower, a multi-token-prediction block.
 
-    parameters and bytes as shipped. loaded: engines load it into device memory (a vision tower is, MTP usually is not).
+    order: layers of the model's kinds that belong to it, as in Model.order. parameters, bytes: what it has beside those layers
+    (projections, a tower). loaded: engines load it into device memory (a vision tower is, MTP only for speculation).
     """
 
     name: str
-    parameters: int = Field(ge=0)
-    bytes: float = Field(ge=0)
+    order: str = ""
+    parameters: NonNegativeInt = 0
+    bytes: NonNegativeFloat = 0
     loaded: bool = True
     note: str = ""
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """Names of its layer kinds, one entry per layer."""
+        return expand_order(self.order) if self.order else ()
 
 
 ROLES: tuple[str, ...] = (
@@ -180,8 +199,8 @@ class Model(Spec):
     """
 
     name: str
-    hf_ids: tuple[str, ...] = Field((), strict=False)
-    aliases: tuple[str, ...] = Field((), strict=False)
+    hf_ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
     model_type: str
     source: str
     hidden_size: PositiveInt
@@ -189,7 +208,7 @@ class Model(Spec):
     max_position_embeddings: PositiveInt | None = None
     tie_word_embeddings: bool = False
     lm_head_bias: bool = False
-    learned_positions: int = Field(0, ge=0)
+    learned_positions: NonNegativeInt = 0
     embedding_norm: bool = False
     final_norm: bool = True
     norm_bias: bool = False
@@ -198,8 +217,8 @@ class Model(Spec):
     kv_dtype: str | None = None
     layers: dict[str, Layer]
     order: str
-    extras: tuple[Extra, ...] = Field((), strict=False)
-    assumptions: tuple[str, ...] = Field((), strict=False)
+    extras: Annotated[tuple[Extra, ...], Field(strict=False)] = ()
+    assumptions: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     _path: Path | None = PrivateAttr(None)
 
@@ -212,7 +231,7 @@ class Model(Spec):
 
     @model_validator(mode="after")
     def _order_names_layers(self) -> Model:
-        used = set(self.stack)
+        used = set(self.stack).union(*(extra.stack for extra in self.extras))
         if unknown := used - set(self.layers):
             raise ValueError(f"order names layers that do not exist: {', '.join(sorted(unknown))}; layers: {', '.join(self.layers)}")
         if unused := set(self.layers) - used:

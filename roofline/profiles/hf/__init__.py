@@ -1,0 +1,1 @@
+"""Models from what a checkpoint ships: config.json, quantisation recipes, safetensors headers, GGUF."""

@@ -1,0 +1,59 @@
+"""A model from a Hugging Face config.json: every key is used, known not to matter, or refused with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from roofline.profiles.hf import classic, dense, jsonfile, latent, quantization
+from roofline.profiles.hf.draft import Draft, assemble, model_name
+from roofline.profiles.hf.keys import Keys
+from roofline.profiles.model import Model
+from roofline.profiles.yamlfile import nearest
+
+FAMILIES: dict[str, Callable[[Keys], Draft]] = {**dense.FAMILIES, **latent.FAMILIES, **classic.FAMILIES}
+
+
+def load(path: Path | str) -> Model:
+    """The model of a config.json, or of the folder that holds one (with its hf_quant_config.json, if there).
+
+    Raises ProfileError with file:line:key for what cannot be read, is not understood or contradicts itself.
+    """
+    path = Path(path)
+    folder = path if path.is_dir() else path.parent
+    file = jsonfile.read(folder / "config.json" if path.is_dir() else path)
+    return read(file, model_name(path))
+
+
+def read(file: jsonfile.JsonFile, name: str) -> Model:
+    """The model of a configuration that has been read. Raises ProfileError."""
+    c = Keys(file, file.data)
+    family = FAMILIES.get(c.model_type)
+    if not isinstance(c.raw("model_type"), str):
+        raise c.fail("model_type", "the key 'model_type' is missing or not text; is this the config.json of a language model?")
+    if family is None:
+        known = ", ".join(sorted(FAMILIES))
+        raise c.fail("model_type", f"{c.model_type!r} is not supported; {nearest(c.model_type, sorted(FAMILIES))} supported: {known}")
+    recipe = c.object("quantization_config")
+    draft = family(c)
+    _quantise(draft, recipe, _side_file(file.path))
+    c.finish()
+    return assemble(draft, file, name, c.model_type, c.assumptions)
+
+
+def _side_file(config: Path) -> Keys | None:
+    """The recipe in hf_quant_config.json beside a configuration, if there is one."""
+    path = config.parent / "hf_quant_config.json"
+    return quantization.side_recipe(jsonfile.read(path)) if path.is_file() else None
+
+
+def _quantise(draft: Draft, config: Keys | None, side: Keys | None) -> None:
+    """Applies the recipe of the configuration, else that of the file beside it; a mixed one beside adds to the configuration's."""
+    layers = len(draft.layers) + sum(len(extra.layers) for extra in draft.extras)
+    recipes = []
+    for keys in (config, side):
+        if keys is not None and (keys.raw("quant_method") or keys.raw("quant_algo")):
+            quantization.check_layers(keys, layers)
+            recipes.append(quantization.recipe_of(keys))
+    if recipes:
+        quantization.apply(draft, recipes[0], draft.outer["dtype"])
