@@ -158,7 +158,7 @@ def _columns_that_fit(columns: Sequence[Column], wide: Mapping[str, int], width:
 
 @dataclass(frozen=True)
 class Bar:
-    """Parts of a whole, drawn to scale, with a legend: (label, value, style) each. kind: of the values, for units.format."""
+    """Up to five parts of a whole, drawn to scale, with a legend: (label, value, style) each. kind: of the values, as in Column."""
 
     parts: Sequence[tuple[str, float, str]]
     total: float
@@ -167,17 +167,17 @@ class Bar:
     def lines(self, width: int, ink: Ink) -> Iterator[str]:
         """The bar, then one legend line per part."""
         room = min(width, READING_WIDTH)
-        glyphs = "█▓▒░"
+        glyphs = "█▓▒░·"
         edges, reached = [0], 0.0
         for _, value, _ in self.parts:
             reached += max(value, 0.0)
             edges.append(min(room, round(room * reached / self.total)))
-        drawn = (ink(glyphs[i % 4] * (edges[i + 1] - edges[i]), style) for i, (_, _, style) in enumerate(self.parts))
+        drawn = (ink(glyphs[i] * (edges[i + 1] - edges[i]), style) for i, (_, _, style) in enumerate(self.parts))
         yield "".join(drawn) + ink("·" * (room - edges[-1]), "dim")
         longest = max(len(label) for label, _, _ in self.parts)
+        cells = Column("", "", self.kind)
         for i, (label, value, style) in enumerate(self.parts):
-            size = units.format(value, "bytes", binary=True) if self.kind == "memory" else units.format(value, self.kind)
-            yield f"{ink(glyphs[i % 4], style)} {label.ljust(longest)}  {size:>9}  {100 * value / self.total:>3.0f} %"
+            yield f"{ink(glyphs[i], style)} {label.ljust(longest)}  {cells.cell(value):>9}  {100 * value / self.total:>3.0f} %"
 
 
 def assumed(notes: Sequence[str]) -> list[Block]:

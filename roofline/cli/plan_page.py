@@ -1,0 +1,208 @@
+"""The page of a plan: the answer first, then what it rests on, in the order in which people ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from roofline import units
+from roofline.capacity.ranges import GiB
+from roofline.cli.render import Bar, Block, Column, Heading, Paragraph, Table, assumed
+from roofline.planning.plan import Plan
+
+CURVE = (
+    Column("batch", "batch", "integer"),
+    Column("bound_s", "TPOT ≥", "time", unit="ms", drop=2),
+    Column("expected_s", "expected", "time", unit="ms"),
+    Column("interval", "80 % interval", drop=3, align="right"),
+    Column("tokens_per_s", "output tok/s", "integer"),
+    Column("per_user", "tok/s per user", "number", drop=1),
+    Column("note", ""),
+)
+PHASES = (
+    Column("phase", "phase"),
+    Column("flops", "FLOPs", "flop", drop=2),
+    Column("bytes", "bytes", "bytes", drop=3),
+    Column("intensity", "FLOP/B", "number"),
+    Column("ridge", "ridge", "number", drop=4),
+    Column("limited_by", "limited by"),
+    Column("bound_s", "bound", "time"),
+    Column("expected_s", "expected", "time"),
+    Column("interval", "80 % interval", align="right", drop=1),
+)
+KNOBS = (
+    Column("change", "change"),
+    Column("kv_tokens", "KV tokens", "integer", drop=1),
+    Column("tokens_gained", "± tokens", align="right"),
+    Column("sequences", "sequences", "integer", drop=1),
+    Column("sequences_gained", "± sequences", align="right"),
+)
+
+
+def blocks(plan: Plan) -> list[Block]:
+    """Answer, memory, phases, decode over batch, limits, changes, load, assumptions."""
+    page: list[Block] = [Heading(_headline(plan)), *(Paragraph(text) for text in _answer(plan))]
+    page += [Heading(_memory_title(plan)), _budget(plan), Paragraph(""), Paragraph(_capacity(plan))]
+    page += [Heading(f"The two phases, {_per_gpu(plan)}"), _phase_table(plan)]
+    if plan.fits:
+        page += [Heading(f"Decode over batch, {plan.load.mean_context:,} tokens of context each"), _marked_curve(plan)]
+    page += [Heading("What limits the batch, tightest first"), *(Paragraph(text, bullet=f"{i}.") for i, text in _limits(plan))]
+    page += _changes(plan)
+    if need := list(_need(plan)):
+        page += [Heading("For the load"), *(Paragraph(text, bullet="·") for text in need)]
+    return [*page, *assumed(plan.assumptions)]
+
+
+def curve_table(plan: Plan) -> Table:
+    """The decode curve, one row per batch size; as CSV with low_s, high_s and fits."""
+    rows = [
+        {
+            **asdict(point),
+            "interval": _between(point.low_s, point.high_s),
+            "per_user": point.tokens_per_s / point.batch,
+        }
+        for point in plan.curve
+    ]
+    return Table(CURVE, rows, more=("low_s", "high_s", "fits"))
+
+
+def _headline(plan: Plan) -> str:
+    gpus = plan.setup.parallel.gpus
+    verdict = "fits" if plan.fits else "does not fit"
+    return f"{plan.setup.model.name} {verdict} on {'one' if gpus == 1 else gpus} {plan.setup.hardware.id}"
+
+
+def _answer(plan: Plan) -> Iterator[str]:
+    """What was asked, in one or two sentences."""
+    memory, load = plan.memory, plan.load
+    if not plan.fits:
+        missing = f"{memory.shortfall_bytes / GiB:.1f} GiB more per GPU are needed" if memory.shortfall_bytes else plan.limits[0].text
+        yield f"{_size(memory.weight_bytes)} of weights on a GPU with {_size(memory.usable_bytes)} usable: {missing}."
+        return
+    last = plan.curve[-1]
+    yield (
+        f"It holds {memory.kv_tokens_total:,} tokens of KV: {memory.max_sequences(load.longest):,} sequences of {load.longest:,} tokens. "
+        f"A prompt of {load.input_len:,} tokens takes {_time(plan.prefill.time.expected_s)} (TTFT without a queue); "
+        f"after that a token takes {_time(plan.curve[0].expected_s)} alone and {_time(last.expected_s)} at batch {last.batch:,}, "
+        f"which is {units.format(last.tokens_per_s, 'token_rate')} of output."
+    )
+    if plan.need is not None:
+        count = f"{plan.need.gpus} GPU" + ("s" if plan.need.gpus > 1 else "")
+        yield f"The load needs {count}."
+    elif not plan.meets_load:
+        yield "The service level cannot be met: a single request already takes longer."
+
+
+def _memory_title(plan: Plan) -> str:
+    memory = plan.memory
+    return f"Memory of one GPU: {_size(memory.total_bytes)} ({memory.engine.name} with memory fraction {memory.settings.utilization:.3g})"
+
+
+def _budget(plan: Plan) -> Bar:
+    memory = plan.memory
+    parts = [
+        ("weights", memory.weight_bytes, "blue"),
+        ("activations (peak)", memory.activation_bytes, "magenta"),
+        ("runtime", memory.runtime_bytes, "yellow"),
+        ("KV cache", memory.kv_bytes, "green"),
+    ]
+    rest = memory.total_bytes - sum(value for _, value, _ in parts)
+    return Bar([*parts, ("not used", max(0.0, rest), "dim")], memory.total_bytes, "memory")
+
+
+def _capacity(plan: Plan) -> str:
+    memory = plan.memory
+    each = f"KV takes {_size(memory.kv_bytes_per_token)} per token"
+    if not plan.fits:
+        return f"{each}; nothing is left for it."
+    low, high = memory.kv_tokens_range
+    text = f"{each}: {memory.kv_tokens:,} tokens ({low:,} to {high:,}, since activations and runtime are estimates)."
+    longest, wanted = memory.largest_model_len, memory.settings.max_model_len
+    if longest < wanted:
+        return f"{text} The longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less, not {wanted}."
+    return f"{text} A sequence of {wanted:,} tokens, the longest allowed, fits {memory.max_sequences():,} times."
+
+
+def _per_gpu(plan: Plan) -> str:
+    return "per GPU" if plan.setup.parallel.gpus > 1 else "on the GPU"
+
+
+def _phase_table(plan: Plan) -> Table:
+    rows = []
+    for phase in (plan.prefill, plan.decode):
+        what = f"{phase.new_tokens:,} tokens" if phase.name == "prefill" else f"batch {phase.batch:,}"
+        row = {key: getattr(phase, key) for key in ("flops", "bytes", "intensity", "ridge", "limited_by")}
+        times = {"bound_s": phase.time.bound_s, "expected_s": phase.time.expected_s}
+        rows.append({"phase": f"{phase.name}, {what}", "interval": f"{_between(phase.time.low_s, phase.time.high_s)} ms", **row, **times})
+    return Table(PHASES, rows)
+
+
+def _marked_curve(plan: Plan) -> Table:
+    """The curve with its turning points named beside the first batch that reaches them."""
+    rows = [{**row, "notes": []} for row in curve_table(plan).rows]
+    for batch, name in ((plan.shape.knee, "knee"), (plan.shape.eighty, "80 %")):
+        reached = next((row for row in rows if batch and row["batch"] >= batch), None)
+        if reached is not None:
+            reached["notes"].append(name if reached["batch"] == batch else f"{name} from {batch:,}")
+    rows[-1]["notes"].append("the most that fits")
+    for row in rows:
+        row["note"] = ", ".join(row["notes"])
+    return Table(CURVE, rows, {i: "cyan" for i, row in enumerate(rows) if row["notes"]})
+
+
+def _limits(plan: Plan) -> Iterator[tuple[int, str]]:
+    return enumerate((f"{limit.text[:1].upper()}{limit.text[1:]}." for limit in plan.limits), 1)
+
+
+def _changes(plan: Plan) -> list[Block]:
+    """What each knob buys; when nothing fits, only the changes that make it fit."""
+    gains = [gain for gain in plan.gains if gain.fits]
+    rows = [
+        {
+            "change": gain.change,
+            "kv_tokens": gain.kv_tokens,
+            "tokens_gained": f"{gain.kv_tokens_gained:+,}",
+            "sequences": gain.sequences,
+            "sequences_gained": f"{gain.sequences_gained:+,}",
+        }
+        for gain in gains
+    ]
+    title = "What each change buys" if plan.fits else "What would make it fit"
+    if not rows:
+        return [Heading(title), Paragraph("No single change; more GPUs and smaller weights together, or a smaller model.")]
+    return [Heading(title), Table(KNOBS, rows)]
+
+
+def _need(plan: Plan) -> Iterator[str]:
+    """GPUs, operating point and cost of the stated load."""
+    need = plan.need
+    if need is None:
+        return
+    point = need.point
+    each = f"{plan.setup.parallel.gpus} GPU" + ("s" if plan.setup.parallel.gpus > 1 else "")
+    yield f"{need.replicas} replica{'s' if need.replicas > 1 else ''} of {each}; what keeps one from taking more: {need.binding}."
+    yield (
+        f"{need.request_rate:.3g} requests per second, {need.concurrency:.3g} in flight; each replica runs batch {point.batch:,}: "
+        f"TTFT {_time(point.ttft_s)} without a queue, TPOT {_time(point.tpot_s)} with the prefills of others in between."
+    )
+    if plan.cost is not None:
+        price = plan.cost.price
+        dated = f"{price.provider}, {price.terms}" + (f", {price.as_of}" if price.as_of else "")
+        yield (
+            f"{plan.cost.usd_per_hour:,.2f} $/h at {price.usd_per_gpu_hour:g} $ per GPU and hour ({dated}): "
+            f"{plan.cost.usd_per_million_output_tokens:.3g} $ per million output tokens."
+        )
+
+
+def _size(value: float) -> str:
+    return units.format(value, "bytes", binary=True)
+
+
+def _time(value: Any) -> str:
+    return units.format(float(value), "time")
+
+
+def _between(low_s: Any, high_s: Any) -> str:
+    """An interval of times in ms, without the unit."""
+    return f"{units.significant(1e3 * float(low_s))}–{units.significant(1e3 * float(high_s))}"
