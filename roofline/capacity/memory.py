@@ -108,7 +108,8 @@ class MemoryPlan:
 
     def max_sequences(self, tokens: int | None = None) -> int:
         """Whole sequences of `tokens` tokens (default max_model_len) that fit one replica's cache; no cap on running ones."""
-        return self.pool.sequences(tokens or self.settings.max_model_len) * self.parallel.dp if self.pool.shares else 0
+        length = self.settings.max_model_len if tokens is None else tokens
+        return self.pool.sequences(length) * self.parallel.dp if self.pool.shares else 0
 
     @property
     def largest_model_len(self) -> int:
@@ -166,6 +167,7 @@ class MemoryPlan:
         pool = replace(self.pool, available_bytes=available)
         if self.engine.prints_concurrency and len(pool.shares) > 1:
             return pool.tokens_at(self.settings.max_model_len, self.settings.max_num_batched_tokens)
-        if any(share.fixed is not None for share in pool.shares) and self.engine.name != "vllm":
+        states = [share for share in pool.shares if share.fixed is not None]
+        if states and (self.engine.name != "vllm" or len(states) == len(pool.shares)):
             return pool.tokens_at(self.settings.max_model_len)
         return pool.tokens()

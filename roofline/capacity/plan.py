@@ -184,22 +184,25 @@ class _Request:
         return runtime.non_torch(self.parallel) + (self._graphs() if self.rules.graphs_charged else NOTHING)
 
     def _budget(self, weights: float, activation: ByteRange, reserve: ByteRange) -> tuple[float, ByteRange]:
-        """(what the fraction gives, what is left for KV): see Engine.meaning for what the fraction is of."""
-        fraction = self.settings.utilization
-        working = activation + reserve
+        """(what the fraction gives, what is left for KV): what is charged at its high end leaves the low end."""
         system = runtime.system_reserve(self.hardware) if self.rules.estimates and self.known.memory is None else NOTHING
+        usable, kv = self._left(weights, activation.expected, reserve.expected, system.expected)
+        _, low = self._left(weights, activation.high, reserve.high, system.high)
+        _, high = self._left(weights, activation.low, reserve.low, system.low)
+        return usable, ByteRange(kv, low, high)
+
+    def _left(self, weights: float, activation: float, reserve: float, system: float) -> tuple[float, float]:
+        """(usable, left for KV) in bytes, by what the engine's fraction is of."""
+        fraction, working = self.settings.utilization, activation + reserve
         if self.rules.fraction == "static":
-            usable = min(fraction * (self.visible - reserve.expected), self.visible - system.expected - working.expected)
-            low = min(fraction * (self.visible - reserve.high), self.visible - system.high - working.high)
-            high = min(fraction * (self.visible - reserve.low), self.visible - system.low - working.low)
-            return usable, ByteRange(usable - weights, low - weights, high - weights)
+            usable = min(fraction * (self.visible - reserve), self.visible - system - working)
+            return usable, usable - weights
         if self.rules.fraction == "free":
-            free = (working + system + ByteRange.exactly(weights)).taken_from(self.visible)
-            kv = ByteRange(*(fraction * end if end > 0 else end for end in (free.expected, free.low, free.high)))
-            return kv.expected + weights + working.expected, kv
-        usable = min(fraction * self.visible, self.visible - system.expected)
-        kv = (working + ByteRange.exactly(weights)).taken_from(usable)
-        return usable, replace(kv, low=kv.low - max(0.0, usable - (self.visible - system.high)))
+            free = self.visible - system - working - weights
+            kv = fraction * free if free > 0 else free
+            return weights + working + kv, kv
+        usable = min(fraction * self.visible, self.visible - system)
+        return usable, usable - weights - working
 
     def assumptions(self, plan: MemoryPlan) -> list[str]:
         """What was taken for granted, as sentences for the output."""

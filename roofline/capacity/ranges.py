@@ -32,9 +32,5 @@ class ByteRange:
         """The larger of two peaks that do not happen at the same time, end by end."""
         return ByteRange(max(self.expected, other.expected), max(self.low, other.low), max(self.high, other.high))
 
-    def taken_from(self, total: float) -> ByteRange:
-        """What is left of `total`: the high end of what is taken gives the low end of the rest."""
-        return ByteRange(total - self.expected, total - self.high, total - self.low)
-
 
 NOTHING = ByteRange.exactly(0.0)
