@@ -1,28 +1,30 @@
-"""Start-up logs of real engines as test cases: rows of tests/data/startup_logs.csv and models of their geometry."""
+"""Start-up logs of real engines as test cases: rows of tests/data/startup_logs.csv and what they ran."""
 
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 
 from roofline.ledger import Parallel, Precision
+from roofline.profiles.catalog import load_model
 from roofline.profiles.hardware import Hardware
-from roofline.profiles.model import MLA, MLP, Attention, Layer, Model, MoE
+from roofline.profiles.model import Model
 
 DATA = Path(__file__).parent.parent / "data"
 GiB = 2**30
 Row = dict[str, str]
 
-_MOE_WIDTH = {
-    "mixtral-8x7b": 14336,
-    "gpt-oss-120b": 2880,
-    "gpt-oss-20b": 2880,
-    "deepseek-v2-lite": 1408,
-    "deepseek-v3": 2048,
-    "kimi-k2": 2048,
+_PROFILES = {
+    "llama3-8b": "llama-3.1-8b",
+    "llama3-70b": "llama-3.1-70b",
+    "llama32-3b": "llama-3.2-3b",
+    "mistral-7b": "mistral-7b-v0.1",
+    "minimax-m2": "minimax-m2.5",
+    "qwen25-0.5b": "qwen2.5-0.5b",
+    "qwen25-1.5b": "qwen2.5-1.5b",
+    "qwen25-7b": "qwen2.5-7b",
+    "qwen25-14b": "qwen2.5-14b",
 }
-_FIRST_DENSE = {"deepseek-v2-lite": 1, "deepseek-v3": 3, "kimi-k2": 1}
 _FORMATS = {
     "int4": "int4",
     "awq int4": "int4",
@@ -44,53 +46,9 @@ def row(name: str) -> Row:
     return next(r for r in rows() if r["id"] == name)
 
 
-def geometry(key: str) -> Row:
-    with (DATA / "startup_geometries.csv").open() as file:
-        return next(r for r in csv.DictReader(file) if r["key"] == key)
-
-
 def model(key: str) -> Model:
-    """A model of the geometry of one row; windows and experts as it says, latent attention where it has a latent rank."""
-    g = geometry(key)
-    mixer = _mixer(g)
-    dense = MLP(intermediate=_width(g, key))
-    layers = {"full": Layer(mixer=mixer, ffn=_moe(g, key) or dense)}
-    order = f"{int(g['num_layers'])}*full"
-    if int(g["sliding_layers"] or 0):
-        layers["sliding"] = Layer(mixer=mixer.model_copy(update={"window": int(g["sliding_window"])}), ffn=layers["full"].ffn)
-        order = f"{g['full_attn_layers']}*full + {g['sliding_layers']}*sliding"
-    if first := _FIRST_DENSE.get(key):
-        layers["dense"] = Layer(mixer=mixer, ffn=dense)
-        order = f"{first}*dense + {int(g['num_layers']) - first}*full"
-    return Model(
-        name=key,
-        model_type="test",
-        source="startup_geometries.csv",
-        hidden_size=int(g["hidden"]),
-        vocab_size=int(g["vocab"]),
-        max_position_embeddings=131072,
-        tie_word_embeddings=g["tie_embeddings"] == "True",
-        layers=layers,
-        order=order,
-    )
-
-
-def _mixer(g: Row) -> Attention | MLA:
-    if g["kv_lora_rank"]:
-        return MLA(heads=int(g["q_heads"]), kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-    return Attention(heads=int(g["q_heads"]), kv_heads=int(g["kv_heads"]), head_dim=int(g["head_dim"]))
-
-
-def _width(g: Row, key: str) -> int:
-    return int(re.match(r"\d+", g["intermediate"])[0]) if g["intermediate"] else _MOE_WIDTH[key]
-
-
-def _moe(g: Row, key: str) -> MoE | None:
-    if not g["experts"]:
-        return None
-    experts, shared, top = re.fullmatch(r"(\d+)(?:\+(\d+))? \(top(\d+)\)", g["experts"]).groups()
-    width = _MOE_WIDTH.get(key) or _width(g, key)
-    return MoE(experts=int(experts), top_k=int(top), intermediate=width, shared_intermediate=int(shared or 0) * width)
+    """The shipped profile of a row's model_key."""
+    return load_model(_PROFILES.get(key, key))
 
 
 def device(memory_bytes: float, name: str = "test-device", **facts: object) -> Hardware:
