@@ -87,13 +87,21 @@ class MemoryPlan:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of the cache of one replica's attention ranks, as the engine prints them."""
-        return self._tokens(self.kv.expected)
+        """Tokens of one rank's cache with every caching layer charged for each; with recurrent states, those at max_model_len."""
+        return self._tokens(self.pool)
 
     @property
     def kv_tokens_range(self) -> tuple[int, int]:
         """kv_tokens at the low and the high end of what is left."""
-        return self._tokens(self.kv.low), self._tokens(self.kv.high)
+        low, high = (replace(self.pool, available_bytes=end) for end in (self.kv.low, self.kv.high))
+        return self._tokens(low), self._tokens(high)
+
+    @property
+    def printed_tokens(self) -> int:
+        """The count in the engine's log: newer vLLM prints concurrency · max_model_len where layers cache differently."""
+        if self.engine.prints_concurrency and len(self.pool.shares) > 1:
+            return self.pool.tokens_at(self.settings.max_model_len, self.settings.max_num_batched_tokens)
+        return self.pool.tokens() if self.engine.name == "vllm" else self.kv_tokens
 
     @property
     def kv_tokens_total(self) -> int:
@@ -108,8 +116,12 @@ class MemoryPlan:
 
     def max_sequences(self, tokens: int | None = None) -> int:
         """Whole sequences of `tokens` tokens (default max_model_len) that fit one replica's cache; no cap on running ones."""
-        length = self.settings.max_model_len if tokens is None else tokens
-        return self.pool.sequences(length) * self.parallel.dp if self.pool.shares else 0
+        return self._sequences(self.pool, tokens)
+
+    def max_sequences_range(self, tokens: int | None = None) -> tuple[int, int]:
+        """max_sequences at the low and the high end of what is left."""
+        low, high = (replace(self.pool, available_bytes=end) for end in (self.kv.low, self.kv.high))
+        return self._sequences(low, tokens), self._sequences(high, tokens)
 
     @property
     def largest_model_len(self) -> int:
@@ -147,6 +159,8 @@ class MemoryPlan:
             "kv_tokens_low": tokens[0],
             "kv_tokens_high": tokens[1],
             "kv_tokens_total": self.kv_tokens_total,
+            "kv_tokens_windows_honoured": self.kv_tokens_bounds[1],
+            "kv_tokens_printed": self.printed_tokens,
             "max_sequences": self.max_sequences(),
             "max_model_len": self.settings.max_model_len,
             "largest_model_len": self.largest_model_len,
@@ -162,12 +176,10 @@ class MemoryPlan:
             }
         return data
 
-    def _tokens(self, available: float) -> int:
-        """The token count that the engine prints for a pool of `available` bytes."""
-        pool = replace(self.pool, available_bytes=available)
-        if self.engine.prints_concurrency and len(pool.shares) > 1:
-            return pool.tokens_at(self.settings.max_model_len, self.settings.max_num_batched_tokens)
-        states = [share for share in pool.shares if share.fixed is not None]
-        if states and (self.engine.name != "vllm" or len(states) == len(pool.shares)):
-            return pool.tokens_at(self.settings.max_model_len)
-        return pool.tokens()
+    def _tokens(self, pool: Pool) -> int:
+        states = any(share.fixed is not None for share in pool.shares)
+        return pool.tokens_at(self.settings.max_model_len) if states else pool.tokens()
+
+    def _sequences(self, pool: Pool, tokens: int | None) -> int:
+        length = self.settings.max_model_len if tokens is None else tokens
+        return pool.sequences(length) * self.parallel.dp if pool.shares else 0

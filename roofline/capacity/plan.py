@@ -225,7 +225,10 @@ class _Request:
         if self.known.weights is None:
             extras = [extra.name for extra in self.model.extras if extra.loaded]
             notes += [f"loaded besides the language model: {', '.join(extras)}"] if extras else []
+        if plan.fits and plan.pool.shares and plan.max_sequences() == 0:
+            longest = plan.largest_model_len
+            notes.append(f"one sequence of max_model_len {settings.max_model_len} does not fit: set it to {longest} or less")
         if any(share.window for share in plan.pool_windows_exact.shares):
-            how = {"full": "charged in full", "grouped": "share pages with full layers", "exact": "keep only their window"}
+            how = {"full": "charged in full", "grouped": "share one page pool by groups of layers", "exact": "keep only their window"}
             notes.append(f"layers with a window: {how[rules.windows]} by this engine version; kv_tokens_bounds shows both ends")
         return notes

@@ -223,6 +223,9 @@ def test_largest_model_len_is_the_last_that_fits() -> None:
     assert plan.max_sequences(longest) == 1
     assert plan.max_sequences(longest + 1) == 0
     assert first_limit(plan, longest + 1)[0] == "length"
+    assert any(f"set it to {longest}" in note for note in plan.assumptions)
+    low, high = plan.max_sequences_range(1000)
+    assert low <= plan.max_sequences(1000) <= high
 
 
 def test_what_runs_out_first() -> None:

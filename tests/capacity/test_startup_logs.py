@@ -185,6 +185,9 @@ def test_gpt_oss_is_charged_for_all_layers_and_windows_would_need_less() -> None
     assert low == pytest.approx(plan.kv_tokens, rel=1e-3)
     assert high > 1.9 * low
     assert plan.max_sequences(65536) > low // 65536  # the pool holds more long sequences than the print lets expect
+    newer = memory_plan(logs.model("gpt-oss-120b"), device(80e9), engine_version="0.21", utilization=available / 80e9, known=known)
+    assert plan.printed_tokens == plan.kv_tokens == newer.kv_tokens
+    assert low < newer.printed_tokens < high
 
 
 def test_gemma_3_27b_has_seventy_slots() -> None:
