@@ -23,23 +23,29 @@ def driver_reserve(hardware: Hardware) -> float:
 
 
 def system_reserve(hardware: Hardware) -> ByteRange:
-    """Bytes that the operating system and its page cache keep on a device that shares its memory with the CPU; else 0.
+    """Bytes that a device which shares its memory with the CPU leaves to the system and its page cache; else 0.
 
-    An assumption: 6 % and at least 2 GiB; between 2 GiB and 12 %.
+    An assumption: 6 % and at least 2 GiB; between 2 GiB and 12 %. Apple: the working set that Metal recommends leaves a third
+    (a quarter above 36 GiB), a limit that its owner can raise. Source: llama.cpp's Metal start-up lines.
     """
     if not hardware.unified_memory:
         return NOTHING
-    low = min(2 * GiB, 0.5 * hardware.memory_bytes)
-    return ByteRange(max(low, 0.06 * hardware.memory_bytes), low, max(low, 0.12 * hardware.memory_bytes))
+    memory = hardware.memory_bytes
+    low = min(2 * GiB, 0.5 * memory)
+    if hardware.vendor.upper() == "APPLE":
+        kept = memory / 3 if memory <= 36 * GiB else memory / 4
+        return ByteRange(kept, min(low, kept), kept)
+    return ByteRange(max(low, 0.06 * memory), low, max(low, 0.12 * memory))
 
 
 def non_torch(parallel: Parallel) -> ByteRange:
     """Context, libraries and workspaces that an engine measures as non-torch memory, and NCCL when ranks talk.
 
-    Source: 15 start-up logs: 0.02 to 0.35 GiB on one GPU (0.13 in vLLM 0.11), 0.20 to 0.55 on several.
+    Source: 15 start-up logs: 0.02 to 0.35 GiB on one GPU (0.13 in vLLM 0.11), 0.20 to 0.55 on several; the budgets of two logs
+    on four GPUs leave room for about 2.
     """
     alone = ByteRange(0.15, 0.02, 0.6)
-    ranks = ByteRange(0.4, 0.15, 1.0) if parallel.gpus > 1 else NOTHING
+    ranks = ByteRange(0.4, 0.15, 1.6) if parallel.gpus > 1 else NOTHING
     return (alone + ranks).times(GiB)
 
 

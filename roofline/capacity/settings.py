@@ -38,7 +38,7 @@ def resolve_settings(
 ) -> Settings:
     """What is asked, and the engine's defaults for the rest. Raises InputError for a limit below 1 or a fraction outside (0, 1].
 
-    Source of the defaults: vLLM 0.33 and SGLang 0.5.23 (serve class); TensorRT-LLM's LLM API; llama.cpp's ubatch.
+    Source of the defaults: vLLM 0.33 and SGLang 0.5.23 (serve class); TensorRT-LLM's LLM API; llama.cpp's ubatch and four slots.
     """
     for name, value in (
         ("max_model_len", max_model_len),
@@ -68,7 +68,7 @@ def _default_limits(engine: Engine, hardware: Hardware, visible: float, parallel
     if engine.name == "trtllm":
         return 8192, 2048
     if engine.name == "llamacpp":
-        return 512, 1
+        return 512, 4
     return 2048, 256
 
 

@@ -184,6 +184,12 @@ def test_unified_memory_leaves_room_for_the_system() -> None:
     assert memory_plan(LLAMA, spark, utilization=0.5).usable_bytes == 0.5 * plan.total_bytes
 
 
+def test_metal_recommends_a_working_set() -> None:
+    for name, share in (("apple-m4", 2 / 3), ("apple-m2-ultra", 3 / 4)):
+        apple = load_hardware(name)
+        assert memory_plan(LLAMA, apple, engine="llamacpp").usable_bytes == pytest.approx(share * apple.memory_bytes)
+
+
 def test_extras_are_loaded_and_mtp_is_an_addition() -> None:
     vision = Extra(name="vision_tower", parameters=10**9, bytes=2e9)
     mtp = Extra(name="mtp", parameters=10**9, bytes=1e9, loaded=False)
