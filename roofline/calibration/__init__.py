@@ -1,0 +1,1 @@
+"""Fitting constants from measurements, predicting tables row by row, and scoring predictions."""
