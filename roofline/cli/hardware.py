@@ -60,7 +60,9 @@ def list_(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="HW", help="A profile name or alias, a YAML file, or auto.")],
+    name: Annotated[
+        str, typer.Argument(metavar="HW", autocompletion=options.complete_hardware, help="A profile name or alias, a YAML file, or auto.")
+    ],
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,
@@ -84,7 +86,7 @@ def show(
 
 @app.command()
 def compare(
-    names: Annotated[list[str], typer.Argument(metavar="HW...", help="Two or more devices.")],
+    names: Annotated[list[str], typer.Argument(metavar="HW...", autocompletion=options.complete_hardware, help="Two or more devices.")],
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,

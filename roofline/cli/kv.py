@@ -33,7 +33,9 @@ COLUMNS = (
 
 @app.command()
 def kv(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Profile names, hub ids or files.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", autocompletion=options.complete_model, help="Profile names, hub ids or files.")
+    ],
     tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Cached tokens of one sequence.")] = 8192,
     tp: options.Tp = 1,
     kv_dtype: options.KvDtype = None,

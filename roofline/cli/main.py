@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from roofline import __version__
-from roofline.cli.shell import new_app
+from roofline.cli.shell import discard, new_app
 from roofline.errors import RooflineError
 
 COMMANDS: dict[str, str] = {
@@ -86,8 +86,6 @@ def run(args: list[str] | None = None) -> None:
         app(args, prog_name="roofline")
     except RooflineError as error:
         _end(f"error: {error}", error.exit_code)
-    except BrokenPipeError:
-        _end("", 0)
     except OSError as error:
         _end(f"error: {error.filename or 'output'}: {error.strerror or error}", 1)
     except MemoryError:
@@ -102,18 +100,13 @@ def _end(message: str, code: int) -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        _discard(sys.stdout)
+        discard(sys.stdout)
     except OSError as error:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         message, code = message or f"error: standard output: {error.strerror}", code or 1
     try:
         if message and sys.stderr is not None:
             print(message, file=sys.stderr, flush=True)
     except OSError:
-        _discard(sys.stderr)
+        discard(sys.stderr)
     sys.exit(code)
-
-
-def _discard(stream: Any) -> None:
-    """Points a broken stream at nothing, so that the interpreter's own last flush is quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

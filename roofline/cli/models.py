@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from roofline.cli import options
-from roofline.cli.output import Answer, emit, write_atomically
+from roofline.cli.output import Answer, emit, print_text, write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
 from roofline.cli.shell import new_app
 from roofline.ledger import active_parameters, kv_bytes_per_token, parameters, stage_weights
@@ -82,7 +82,7 @@ def import_(
         return
     text = yaml.safe_dump(spec.as_yaml_data(), sort_keys=False, allow_unicode=True, width=120)
     if output is None:
-        typer.echo(text, nl=False)
+        print_text(text, utf8=True)
     else:
         write_atomically(output, text)
 

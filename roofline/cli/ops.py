@@ -23,11 +23,11 @@ app = new_app()
 
 COLUMNS = (
     Column("name", "op", most=32),
-    Column("layer", "layer", drop=8),
+    Column("layer", "layer", drop=7),
     Column("count", "runs", "integer"),
-    Column("m", "m", "integer", drop=6),
-    Column("n", "n", "integer", drop=6),
-    Column("k", "k", "integer", drop=6),
+    Column("m", "m", "integer", drop=8),
+    Column("n", "n", "integer", drop=8),
+    Column("k", "k", "integer", drop=8),
     Column("flops", "FLOPs", "flop"),
     Column("weight_bytes", "weights", "bytes", drop=2),
     Column("kv_bytes", "KV", "bytes", drop=3),

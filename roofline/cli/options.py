@@ -21,12 +21,37 @@ def _known_dtype(value: str | None) -> str | None:
         raise typer.BadParameter(str(error)) from None
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """Names of models that start as the word under the cursor, for the shell."""
+    from roofline.profiles import catalog
+
+    return [name for name in catalog.files(catalog.MODELS) if name.startswith(incomplete)]
+
+
+def complete_hardware(incomplete: str) -> list[str]:
+    """Names of devices that start as the word under the cursor, for the shell."""
+    from roofline.profiles import catalog
+
+    return [name for name in ("auto", *catalog.files(catalog.HARDWARE)) if name.startswith(incomplete)]
+
+
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A profile name or hub id of the catalogue, a YAML file, or a folder or file with a config.json."),
+    typer.Argument(
+        metavar="MODEL",
+        autocompletion=complete_model,
+        help="A profile name or hub id of the catalogue, a YAML file, or a folder or file with a config.json.",
+    ),
 ]
 HardwareName = Annotated[
-    str, typer.Option("--hardware", "-H", metavar="HW", help="A profile name or alias, a YAML file, or auto (this machine).")
+    str,
+    typer.Option(
+        "--hardware",
+        "-H",
+        metavar="HW",
+        autocompletion=complete_hardware,
+        help="A profile name or alias, a YAML file, or auto (this machine).",
+    ),
 ]
 InputLength = Annotated[int, typer.Option("--input-len", "--isl", min=1, metavar="N", help="Prompt tokens.")]
 OutputLength = Annotated[int, typer.Option("--output-len", "--osl", min=1, metavar="N", help="Generated tokens.")]

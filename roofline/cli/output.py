@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import typer
 
 from roofline.cli import jsonout, render
+from roofline.cli.shell import discard
 from roofline.errors import InputError, RooflineError
 
 
@@ -45,7 +46,7 @@ def emit(answer: Answer, *, as_json: bool = False, as_csv: bool = False, path: P
     else:
         text = _page(answer, None if path is not None else sys.stdout)
     if path is None:
-        _print(text, utf8=as_json or as_csv)
+        print_text(text, utf8=as_json or as_csv)
     else:
         write_atomically(path, text)
     if answer.exit_code:
@@ -102,11 +103,14 @@ def _page(answer: Answer, stream: TextIO | None) -> str:
     return render.page(answer.blocks, max(width, 40), render.Ink.of(stream), ascii_only=narrow)
 
 
-def _print(text: str, *, utf8: bool) -> None:
-    """utf8: whatever the locale says, as JSON must be."""
+def print_text(text: str, *, utf8: bool) -> None:
+    """Prints to standard output; a reader that went away has seen enough. utf8: whatever the locale says, as JSON must be."""
     if sys.stdout is None:
         raise RooflineError("standard output is closed; use -o FILE")
     if utf8 and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)

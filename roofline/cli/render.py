@@ -80,7 +80,8 @@ class Column:
     people say them), memory (bytes as GiB).
 
     unit: every cell in this unit ("ms"), named once in the title, in place of a prefix that changes from row to row.
-    drop: narrow outputs leave out the columns with the highest number first (0: never). most: longest text cell, cut with "…".
+    drop: narrow outputs leave out the columns with the highest number first, those of one number together (0: never).
+    most: longest text cell, cut with "…".
     align: "right" for text that stands as numbers do.
     """
 
@@ -148,12 +149,11 @@ def _padded(text: str, wide: int, column: Column) -> str:
 
 
 def _columns_that_fit(columns: Sequence[Column], wide: Mapping[str, int], width: int) -> tuple[list[Column], list[Column]]:
-    shown, left_out = list(columns), []
-    while sum(wide[c.key] + 2 for c in shown) - 2 > width and any(c.drop for c in shown):
-        last = max(shown, key=lambda c: c.drop)
-        shown.remove(last)
-        left_out.append(last)
-    return shown, left_out[::-1]
+    """(columns that fit, columns left out), each in their order; those of one drop number stay or go together."""
+    shown = list(columns)
+    while sum(wide[c.key] + 2 for c in shown) - 2 > width and (highest := max(c.drop for c in shown)):
+        shown = [column for column in shown if column.drop != highest]
+    return shown, [column for column in columns if column not in shown]
 
 
 @dataclass(frozen=True)

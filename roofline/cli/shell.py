@@ -1,9 +1,10 @@
-"""What every command group shares: how its Typer app is made, and options that take several words."""
+"""What every command group shares: how its Typer app is made, options that take several words, streams that break."""
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from typer.core import TyperCommand
@@ -40,3 +41,10 @@ def repeat_option(args: list[str], option: str) -> list[str]:
         inside = word == option or (inside and goal)
         result.append(word)
     return result
+
+
+def discard(stream: TextIO) -> None:
+    """Points a broken stream at nothing, so that the interpreter's own last flush is quiet."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)
