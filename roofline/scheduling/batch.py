@@ -24,18 +24,21 @@ class Chunk(NamedTuple):
 class ScheduledBatch:
     """decodes: rows of one new token each, decode_context: their past tokens in all; chunks: the other rows.
 
-    preempted: who lost its blocks in this call; loading: who got blocks and now waits for KV from elsewhere.
+    num_ending: running requests that are not in it because a batch in flight completes them; full: whether all others sample.
+    num_padding: rows that are computed for nothing (their context counts). preempted: who lost its blocks in this call;
+    loading: who got blocks and now waits for KV from elsewhere.
     Tables and slots are views of the requests: an engine reads them before it calls `schedule()` again.
     """
 
-    __slots__ = ("chunks", "decode_context", "decodes", "loading", "preempted")
+    __slots__ = ("chunks", "decode_context", "decodes", "full", "loading", "num_ending", "num_padding", "preempted")
 
     def __init__(self) -> None:
         self.decodes: list[Request] = []
         self.chunks: list[Chunk] = []
         self.preempted: list[Request] = []
         self.loading: list[Request] = []
-        self.decode_context = 0
+        self.decode_context = self.num_ending = self.num_padding = 0
+        self.full = False
 
     def __bool__(self) -> bool:
         return bool(self.decodes or self.chunks)
@@ -44,6 +47,13 @@ class ScheduledBatch:
     def num_tokens(self) -> int:
         """Tokens computed in this pass, over all rows."""
         return len(self.decodes) + sum(chunk.new for chunk in self.chunks)
+
+    @property
+    def sampling(self) -> list[Request]:
+        """Who emits tokens."""
+        if not self.chunks:
+            return self.decodes
+        return self.decodes + [chunk.request for chunk in self.chunks if chunk.samples]
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
@@ -100,7 +110,8 @@ class Scheduler(Protocol):
         """
 
     def steady_steps(self) -> int:
-        """How many next batches will be the plain decode of all running requests, as long as nobody arrives; 0 = not known."""
+        """After an `update` (or with one batch in flight): all running requests sampled in the last batch, and how many
+        next batches will be plain decodes of all of them, as long as nobody arrives; 0 = not so, or not known."""
 
     def advance(self, steps: int) -> list[Request]:
         """Does what `steps` (≤ steady_steps()) rounds of schedule and update would do; returns who finished in the last one."""

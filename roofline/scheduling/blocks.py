@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from itertools import islice
+from typing import Any, Protocol
 
 from roofline.errors import InputError
 from roofline.scheduling.request import Request, ensure
@@ -22,20 +23,27 @@ class Pool(Protocol):
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of a sequence of `num_tokens`."""
 
-    def match(self, request: Request) -> Sequence[int]:
+    def match(self, request: Request) -> Sequence[Any]:
         """Blocks that already hold the beginning of the request; at least its last token stays to be computed."""
 
-    def shortfall(self, request: Request, hits: Sequence[int], num_tokens: int) -> int:
+    def hit_blocks(self, hits: Sequence[Any]) -> int:
+        """How many blocks these hits are."""
+
+    def shortfall(self, request: Request, hits: Sequence[Any], num_tokens: int) -> int:
         """Free blocks that holding `num_tokens` of the request takes, given its hits (a hit that nobody holds takes one too)."""
 
-    def share(self, request: Request, hits: Sequence[int]) -> None:
+    def share(self, request: Request, hits: Sequence[Any]) -> None:
         """Gives the request, which has no blocks yet, the blocks of its hits."""
 
     def allocate(self, request: Request, num_slots: int, num_known: int) -> bool:
         """Blocks for the first `num_slots` positions; False (and nothing changed) if they are not there.
 
-        num_known: how many of the tokens are computed after the step and certain; full blocks of them can be hit from now on.
+        num_known: how many of the tokens are computed after the step and certain; full blocks of the prompt among them can be hit
+        from now on. Blocks with generated tokens can be hit once the request lets go of them: nobody can know their text before.
         """
+
+    def grow(self, requests: Sequence[Request]) -> None:
+        """Allocates for each what it has computed; the blocks must be there."""
 
     def release(self, request: Request) -> None:
         """Takes all blocks back."""
@@ -44,7 +52,8 @@ class Pool(Protocol):
         """Raises AssertionError unless the blocks of the holders and the free ones are all blocks."""
 
 
-def _checked(num_blocks: int, block_size: int) -> int:
+def checked_blocks(num_blocks: int, block_size: int) -> int:
+    """Usable blocks of a pool. Raises InputError where there are none."""
     if num_blocks < 2 or block_size < 1:
         raise InputError(f"{num_blocks} KV blocks of {block_size} tokens: a pool needs at least 2 blocks (one is the null block)")
     return num_blocks - 1
@@ -57,16 +66,20 @@ class CountingPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, *, reserve_tokens: int = 0) -> None:
-        self.num_usable = self.num_free = _checked(num_blocks, block_size)
+        self.num_usable = self.num_free = checked_blocks(num_blocks, block_size)
         self.block_size, self.reserve_tokens = block_size, reserve_tokens
 
     def blocks_for(self, num_tokens: int) -> int:
         """See Pool."""
         return -(-max(num_tokens, self.reserve_tokens) // self.block_size)
 
-    def match(self, request: Request) -> Sequence[int]:
+    def match(self, request: Request) -> Sequence[Any]:
         """Nothing is cached."""
         return ()
+
+    def hit_blocks(self, hits: Sequence[Any]) -> int:
+        """See Pool."""
+        return len(hits)
 
     def shortfall(self, request: Request, hits: Sequence[int], num_tokens: int) -> int:
         """All blocks that the request does not hold yet."""
@@ -85,6 +98,15 @@ class CountingPool:
             request.num_blocks += need
             request.pool_mark = request.num_blocks * self.block_size
         return True
+
+    def grow(self, requests: Sequence[Request]) -> None:
+        """See Pool."""
+        size = self.block_size
+        for request in requests:
+            blocks = -(-request.num_computed_tokens // size)
+            self.num_free -= blocks - request.num_blocks
+            request.num_blocks = blocks
+            request.pool_mark = blocks * size
 
     def release(self, request: Request) -> None:
         """See Pool."""
@@ -105,11 +127,11 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, block_size: int = DEFAULT_BLOCK_SIZE, *, prefix_caching: bool = True) -> None:
-        self.num_usable = self.num_free = _checked(num_blocks, block_size)
+        self.num_usable = self.num_free = checked_blocks(num_blocks, block_size)
         self.block_size, self.prefix_caching = block_size, prefix_caching
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
-        self._references = [0] * num_blocks
-        self._keys: list[int | None] = [None] * num_blocks
+        self._sharers: dict[int, int] = {}
+        self._keys: dict[int, int] = {}
         self._first: dict[int, int] = {}
         self._others: dict[int, list[int]] = {}
 
@@ -121,32 +143,39 @@ class BlockPool:
         """See Pool. Hits are whole blocks, up to the first miss."""
         if not self.prefix_caching:
             return ()
-        lookup = self._first.get
         hits: list[int] = []
-        for key in request.content.keys(0, (request.num_tokens - 1) // self.block_size, self.block_size):
-            block = lookup(key)
-            if block is None:
-                break
-            hits.append(block)
+        lookup, size = self._first.get, self.block_size
+        limit, at = (request.num_tokens - 1) // size, 0
+        while at < limit:
+            upto = min(limit, 2 * at + 1)
+            for key in request.content.keys(at, upto, size):
+                block = lookup(key)
+                if block is None:
+                    return hits
+                hits.append(block)
+            at = upto
         return hits
+
+    def hit_blocks(self, hits: Sequence[int]) -> int:
+        """See Pool."""
+        return len(hits)
 
     def shortfall(self, request: Request, hits: Sequence[int], num_tokens: int) -> int:
         """See Pool."""
-        references = self._references
-        need = -(-num_tokens // self.block_size) - request.num_blocks - len(hits)
-        return need + sum(not references[block] for block in hits)
+        queue = self._queue
+        return self.blocks_for(num_tokens) - request.num_blocks - len(hits) + sum([block in queue for block in hits])
 
     def share(self, request: Request, hits: Sequence[int]) -> None:
         """See Pool."""
-        references, queue = self._references, self._queue
+        sharers, queue = self._sharers, self._queue
         for block in hits:
-            if not references[block]:
+            if block in queue:
                 del queue[block]
-            references[block] += 1
+            else:
+                sharers[block] = sharers.get(block, 1) + 1
         self.num_free = len(queue)
         request.block_ids = list(hits)
         request.num_blocks = request.num_hashed_blocks = len(hits)
-        self._mark(request)
 
     def allocate(self, request: Request, num_slots: int, num_known: int) -> bool:
         """See Pool."""
@@ -156,69 +185,91 @@ class BlockPool:
         if need > 0:
             self._hand_out(request, need)
         if self.prefix_caching:
-            full = num_known // self.block_size
-            if full > request.num_hashed_blocks:
-                self._register(request, full)
-        self._mark(request)
+            self._register(request, min(num_known, request.num_prompt_tokens) // self.block_size)
         return True
 
+    def grow(self, requests: Sequence[Request]) -> None:
+        """See Pool."""
+        for request in requests:
+            self._hand_out(request, -(-request.num_computed_tokens // self.block_size) - request.num_blocks)
+
     def _hand_out(self, request: Request, need: int) -> None:
-        pop, keys, references, table = self._queue.popitem, self._keys, self._references, request.block_ids
-        for _ in range(need):
-            block = pop(last=False)[0]
-            key = keys[block]
+        queue, forget = self._queue, self._keys.pop
+        blocks = list(islice(queue, need))
+        for block in blocks:
+            del queue[block]
+            key = forget(block, None)
             if key is not None:
-                self._forget(block, key)
-            references[block] = 1
-            table.append(block)
-        self.num_free -= need
+                if self._others:
+                    self._forget(block, key)
+                else:
+                    del self._first[key]
+        request.block_ids += blocks
         request.num_blocks += need
+        request.pool_mark = request.num_blocks * self.block_size
+        self.num_free -= need
 
     def _register(self, request: Request, full: int) -> None:
-        keys, first, done = self._keys, self._first, request.num_hashed_blocks
-        for block, key in zip(request.block_ids[done:full], request.content.keys(done, full, self.block_size), strict=True):
-            keys[block] = key
-            if first.setdefault(key, block) != block:
-                self._others.setdefault(key, []).append(block)
+        """Makes the first `full` blocks of the request hit-able."""
+        done = request.num_hashed_blocks
+        if full <= done:
+            return
+        blocks, keys = request.block_ids[done:full], request.content.keys(done, full, self.block_size)
+        self._keys.update(zip(blocks, keys, strict=True))
+        if self._first.keys().isdisjoint(keys):
+            self._first.update(zip(keys, blocks, strict=True))
+        else:
+            for block, key in zip(blocks, keys, strict=True):
+                if self._first.setdefault(key, block) != block:
+                    self._others.setdefault(key, []).append(block)
         request.num_hashed_blocks = full
 
     def _forget(self, block: int, key: int) -> None:
-        self._keys[block] = None
-        if key in self._others:
-            others = self._others[key]
-            if self._first[key] == block:
-                self._first[key] = others.pop(0)
-            else:
-                others.remove(block)
-            if not others:
-                del self._others[key]
-        else:
+        """Takes a block off the lookup; the next one with the same content, if any, takes its place."""
+        others = self._others.get(key)
+        if others is None:
             del self._first[key]
-
-    def _mark(self, request: Request) -> None:
-        capacity = request.num_blocks * self.block_size
-        if self.prefix_caching:
-            capacity = min(capacity, (request.num_hashed_blocks + 1) * self.block_size - 1)
-        request.pool_mark = capacity
+            return
+        if self._first[key] == block:
+            self._first[key] = others.pop(0)
+        else:
+            others.remove(block)
+        if not others:
+            del self._others[key]
 
     def release(self, request: Request) -> None:
         """See Pool."""
-        references, keys, queue = self._references, self._keys, self._queue
-        for block in reversed(request.block_ids):
-            references[block] -= 1
-            if not references[block]:
-                queue[block] = None
-                if keys[block] is None:
-                    queue.move_to_end(block, last=False)
+        if self.prefix_caching and not request.remote_kv:
+            self._register(request, min(request.num_computed_tokens, request.num_tokens) // self.block_size)
+        queue, hashed = self._queue, request.num_hashed_blocks
+        for block in self._no_longer_shared(request.block_ids[hashed:]):
+            queue[block] = None
+            queue.move_to_end(block, last=False)
+        for block in self._no_longer_shared(request.block_ids[:hashed]):
+            queue[block] = None
         self.num_free = len(queue)
         request.block_ids = []
         request.num_blocks = request.num_hashed_blocks = request.pool_mark = 0
 
+    def _no_longer_shared(self, blocks: list[int]) -> list[int]:
+        """Those that only one request held, in reverse order; the others lose one sharer."""
+        blocks.reverse()
+        sharers = self._sharers
+        if not sharers:
+            return blocks
+        alone = [block for block in blocks if block not in sharers]
+        for block in blocks:
+            if block in sharers:
+                sharers[block] -= 1
+                if sharers[block] == 1:
+                    del sharers[block]
+        return alone
+
     def check_integrity(self, holders: Iterable[Request]) -> None:
         """See Pool; also that no block is free and held, that counts of holders are right and that keys point back."""
         held = Counter(block for request in holders for block in request.block_ids)
-        ensure(all(self._references[block] == held.get(block, 0) for block in range(len(self._keys))), "reference counts")
+        ensure({block: count for block, count in held.items() if count > 1} == self._sharers, "counts of sharers")
         ensure(self.num_free == len(self._queue) and not held.keys() & self._queue.keys(), "a block is free and held")
         ensure(len(held) + len(self._queue) == self.num_usable and 0 not in held, "a block is lost")
         listed = {block: key for key, block in self._first.items()} | {b: key for key, blocks in self._others.items() for b in blocks}
-        ensure(listed == {block: key for block, key in enumerate(self._keys) if key is not None}, "keys and blocks disagree")
+        ensure(listed == self._keys, "keys and blocks disagree")

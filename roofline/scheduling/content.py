@@ -32,19 +32,27 @@ class Segments:
     def __init__(self, own: int, segments: Sequence[tuple[int, int]] = ()) -> None:
         self.own, self._segments = own, segments
 
-    def keys(self, first: int, stop: int, block_size: int) -> list[int]:
-        """A block belongs to the segment of its last token, so one that straddles two counts as the later one's."""
-        keys: list[int] = []
+    def spans(self, first: int, stop: int, block_size: int) -> list[tuple[int, int, int]]:
+        """(id, first, stop) of each id among the blocks first … stop − 1.
+
+        A block belongs to the segment of its last token, so one that straddles two counts as the later one's.
+        """
+        spans = []
         for end, identity in self._segments:
             until = min(end // block_size, stop)
             if until > first:
-                base = identity << _INDEX_BITS
-                keys += range(base + first, base + until)
+                spans.append((identity, first, until))
                 first = until
-            if first == stop:
-                return keys
-        base = self.own << _INDEX_BITS
-        keys += range(base + first, base + stop)
+        if stop > first:
+            spans.append((self.own, first, stop))
+        return spans
+
+    def keys(self, first: int, stop: int, block_size: int) -> list[int]:
+        """See Content."""
+        keys: list[int] = []
+        for identity, begin, end in self.spans(first, stop, block_size):
+            base = identity << _INDEX_BITS
+            keys += range(base + begin, base + end)
         return keys
 
 

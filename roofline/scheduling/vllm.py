@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from roofline.errors import InputError
 from roofline.scheduling.batch import Chunk, ScheduledBatch
@@ -66,6 +67,7 @@ class VllmScheduler:
         self._watermark_blocks = int(config.watermark * pool.num_usable)
         self._arrivals = 0
         self._blocked = False
+        self._steady = False
 
     @property
     def num_waiting(self) -> int:
@@ -115,6 +117,8 @@ class VllmScheduler:
         self._blocked = False
         if self.waiting and not batch.preempted:
             self._admit(batch, budget)
+        sampling = len(batch.decodes) + sum([chunk.samples for chunk in batch.chunks]) + batch.num_ending
+        self._steady = batch.full = sampling == len(self.running) and not self.config.num_speculative_tokens
         return batch
 
     def _schedule_running(self, batch: ScheduledBatch) -> int:
@@ -126,6 +130,7 @@ class VllmScheduler:
             computed, placeholders = request.num_computed_tokens, request.num_output_placeholders
             index += 1
             if placeholders and computed + 2 - placeholders >= request.end_tokens:
+                batch.num_ending += 1
                 continue
             new = request.num_tokens + request.num_spec_tokens + placeholders - computed
             if new == 1 and request.num_prompt_tokens <= computed < request.pool_mark:
@@ -163,7 +168,13 @@ class VllmScheduler:
             batch.preempted.append(victim)
             if victim is request:
                 return budget
-        self._record(request, new, batch)
+        if new == 1 and computed >= request.num_prompt_tokens and computed + 1 == request.num_tokens + request.num_output_placeholders:
+            request.num_computed_tokens = computed + 1
+            request.num_output_placeholders += 1
+            batch.decodes.append(request)
+            batch.decode_context += computed
+        else:
+            self._record(request, new, batch)
         return budget - new - (self.config.draft_slots if request.num_spec_tokens else 0)
 
     def _capped(self, new: int) -> int:
@@ -173,16 +184,11 @@ class VllmScheduler:
     def _record(self, request: Request, new: int, batch: ScheduledBatch) -> None:
         computed = request.num_computed_tokens
         request.num_computed_tokens = computed + new
-        reach = request.num_tokens + request.num_output_placeholders
-        samples = computed + new >= reach
-        drafts = max(0, computed + new - reach)
-        if samples:
+        ahead = computed + new - request.num_tokens - request.num_output_placeholders
+        drafts = max(0, ahead)
+        if ahead >= 0:
             request.num_output_placeholders += 1 + drafts
-        if new == 1 and samples and computed >= request.num_prompt_tokens:
-            batch.decodes.append(request)
-            batch.decode_context += computed
-        else:
-            batch.chunks.append(Chunk(request, new, computed, drafts, samples))
+        batch.chunks.append(Chunk(request, new, computed, drafts, ahead >= 0))
 
     def _victim(self) -> Request:
         if self.config.policy == "fcfs":
@@ -221,7 +227,7 @@ class VllmScheduler:
                 passed.append(self.waiting.popleft())
                 continue
             hits = self.pool.match(request) if request.num_computed_tokens == 0 else ()
-            start = len(hits) * self.pool.block_size or request.num_computed_tokens
+            start = self.pool.hit_blocks(hits) * self.pool.block_size or request.num_computed_tokens
             new = self._capped(request.num_tokens - start)
             if request.remote_kv:
                 if not self._reserve(request, hits, request.num_tokens):
@@ -251,7 +257,7 @@ class VllmScheduler:
         busy = sum(other.num_prompt_tokens > limit and other.num_computed_tokens < other.num_prompt_tokens for other in self.running)
         return busy >= self.config.max_long_prompts
 
-    def _reserve(self, request: Request, hits: Sequence[int], until: int) -> bool:
+    def _reserve(self, request: Request, hits: Sequence[Any], until: int) -> bool:
         """Blocks for the first `until` tokens, if the admission rules allow it."""
         pool = self.pool
         slots = min(until + self.config.lookahead, self._most_slots(request))
@@ -340,11 +346,7 @@ class VllmScheduler:
     def steady_steps(self) -> int:
         """See Scheduler. A blocked head stays blocked meanwhile: decoding takes blocks and gives none back."""
         running = self.running
-        if not running or self.config.num_speculative_tokens or (self.waiting and not self._blocked):
-            return 0
-        if max([r.num_tokens + r.num_output_placeholders - r.num_computed_tokens for r in running]) != 1:
-            return 0
-        if min([r.num_computed_tokens - r.num_prompt_tokens for r in running]) < 0:
+        if not (self._steady and running) or (self.waiting and not self._blocked):
             return 0
         steps = min([r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running])
         free = self.pool.num_free
@@ -362,14 +364,15 @@ class VllmScheduler:
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
-        done = []
+        done, growing = [], []
         for request in self.running:
-            request.num_tokens += steps
+            tokens = request.num_tokens = request.num_tokens + steps
             computed = request.num_computed_tokens = request.num_computed_tokens + steps
             if computed > request.pool_mark:
-                self.pool.allocate(request, computed, computed - request.num_output_placeholders)
-            if request.num_tokens >= request.end_tokens:
+                growing.append(request)
+            if tokens >= request.end_tokens:
                 done.append(request)
+        self.pool.grow(growing)
         return [request for request in done if self._finish(request)]
 
     def check_integrity(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Protocol
 
 from roofline.scheduling.batch import ScheduledBatch, Scheduler
@@ -53,10 +54,11 @@ class Instance:
         self.asynchronous, self.fast_forward, self.halts, self.speculation = asynchronous, fast_forward, halts, speculation
         self.clock = 0.0
         self.finished: list[Request] = []
-        self.loading: list[Request] = []
+        self.loading: list[tuple[Request, float]] = []
         self.busy = False
         self._in_flight: tuple[ScheduledBatch, float] | None = None
-        self._emitted_s = -1.0
+        self._emitted_s = 0.0
+        self._last = ScheduledBatch()
 
     def submit(self, request: Request, time: float) -> None:
         """A request arrives at `time`, which no step that was scheduled so far may follow. Raises InputError if it can never run."""
@@ -86,7 +88,8 @@ class Instance:
     def _step(self) -> bool:
         """One scheduling decision; False if there was nothing to do."""
         batch, running = self.scheduler.schedule(), self._in_flight
-        self.loading += batch.loading
+        if batch.loading:
+            self.loading += [(request, self.clock) for request in batch.loading]
         if not batch:
             if running is None:
                 return False
@@ -110,15 +113,16 @@ class Instance:
         return True
 
     def _device_time(self, batch: ScheduledBatch, shapes: list[tuple[int, int]]) -> float:
-        time = self.timer.step_time(len(batch.decodes), batch.decode_context, shapes)
-        return time if self.speculation is None else time + self.speculation.draft_time(len(batch.decodes) + len(shapes))
+        decodes = len(batch.decodes) + batch.num_padding
+        time = self.timer.step_time(decodes, batch.decode_context, shapes)
+        return time if self.speculation is None else time + self.speculation.draft_time(decodes + len(shapes))
 
     def _log(self, batch: ScheduledBatch, shapes: list[tuple[int, int]], start: float, end: float) -> None:
         scheduled = self.recorder.scheduled_s
         prefill = 0
         for chunk in batch.chunks:
             index = chunk.request.index
-            if scheduled[index] != scheduled[index]:  # noqa: PLR0124 - NaN: not scheduled before
+            if isnan(scheduled[index]):
                 scheduled[index] = start
             prefill += 0 if chunk.drafts else chunk.new
         scheduler = self.scheduler
@@ -134,11 +138,27 @@ class Instance:
             self.recorder.drafted_tokens += sum(chunk.drafts for chunk in batch.chunks)
             self.recorder.accepted_tokens += sum(max(0, tokens - 1) for tokens in emitted)
         finished = self.scheduler.update(batch, emitted)
-        rows = batch.decodes + [chunk.request for chunk in batch.chunks if chunk.samples] if batch.chunks else batch.decodes
-        self.recorder.emit(rows, end, self._emitted_s)
-        if rows:
-            self._emitted_s = end
+        self._emit(batch, end)
         self._retire(finished, end)
+
+    def _emit(self, batch: ScheduledBatch, end: float) -> None:
+        """Logs who emitted. Where all running requests did in the batch before, the decodes of this one need no look at each."""
+        recorder, last = self.recorder, self._last
+        if last.full:
+            since = self._emitted_s
+            if batch.preempted or not batch.full:
+                for request in last.sampling:
+                    recorder.last_token_s[request.index] = since
+            if batch.decodes:
+                recorder.gaps.extend((end - since, end - since, 1, len(batch.decodes)))
+                if not batch.full:
+                    for request in batch.decodes:
+                        recorder.last_token_s[request.index] = end
+            if batch.chunks:
+                recorder.emit([chunk.request for chunk in batch.chunks if chunk.samples], end)
+        else:
+            recorder.emit(batch.sampling, end)
+        self._emitted_s, self._last = end, batch
 
     def _retire(self, finished: list[Request], time: float) -> None:
         for request in finished:
@@ -149,9 +169,9 @@ class Instance:
     def _stretch(self, steps: int, until: float) -> bool:
         """Jumps over plain decode steps of all running requests; False if they have not all just emitted together."""
         running, since, in_flight = self.scheduler.running, self._emitted_s, self._in_flight
-        rows, last = len(running), self.recorder.last_token_s
-        if [last[request.index] for request in running].count(since) != rows:
+        if not self._last.full:
             return False
+        rows = len(running)
         context = sum([request.num_computed_tokens for request in running])
         host, start, gaps = self.timer.host_time(rows), self.clock, self.recorder.gaps
         if not self.asynchronous:
@@ -161,8 +181,6 @@ class Instance:
         else:
             done = fast_forward.pipelined(self.timer, rows, context, host, start, in_flight[1], since, steps, until, gaps)
             self._in_flight = in_flight[0], done.end
-        for request in running:
-            last[request.index] = done.emitted_s
         self.clock, self._emitted_s = done.clock, done.emitted_s
         scheduler = self.scheduler
         waiting = scheduler.num_waiting

