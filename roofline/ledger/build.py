@@ -15,6 +15,7 @@ from roofline.ledger.collectives import layer_collectives, outer_collectives
 from roofline.ledger.elementwise import layer_elementwise
 from roofline.ledger.ops import Ledger, Op
 from roofline.ledger.parallel import SINGLE, Parallel
+from roofline.ledger.streams import stream_ops
 from roofline.ledger.tensors import outer_tensors
 from roofline.ledger.weights import Matrix
 from roofline.profiles.model import MLA, Layer, Model, MoE
@@ -100,6 +101,7 @@ class _Builder:
         elif layer.ffn is not None:
             for matrix in ffn.matrices(layer.ffn, self.model.hidden_size, self.parallel):
                 yield self._gemm(name, layer, matrix, count, self.tokens)
+        yield from stream_ops(name, layer, count, self.model, self.tokens, self.activation)
         if self.conventions.elementwise:
             yield from layer_elementwise(name, layer, count, self.model.hidden_size, self.tokens, self.parallel, self.activation)
         yield from layer_collectives(name, layer, count, self.model, self.tokens, self.parallel, self.activation)
@@ -129,7 +131,7 @@ class _Builder:
 
     def _latent_expansion(self, name: str, layer: Layer, mixer: MLA, matrix: Matrix, count: int) -> Iterator[Op]:
         """kv_b_proj: expanded for prefill tokens (and, in a chunk, the cached ones before it); absorbed halves for decode."""
-        prefill, decode = self.batch.prefilling, self.batch.decoding
+        prefill, decode = mixers.mla.expanded_and_absorbed(mixer, self.batch)
         if np.any(prefill.count > 0):
             yield self._gemm(name, layer, matrix, count, prefill.contexts)
         if np.any(decode.count > 0):
@@ -192,7 +194,7 @@ class _Builder:
         expert_bytes = sum(m.bytes(model, layer, self.precision.weights) for m in matrices) / (spec.experts // parallel.ep)
         distinct = ffn.distinct_experts(spec.experts, spec.top_k, everyone) / parallel.ep
         stored = matrices[0].dtype(model, layer, self.precision.weights)
-        width = spec.intermediate // parallel.moe_tp
+        width, hidden = spec.intermediate // parallel.moe_tp, spec.latent or model.hidden_size
         inner = (3 if spec.gated else 2) * width
         return Op(
             name="experts",
@@ -203,18 +205,18 @@ class _Builder:
             formula=f"2·T·{spec.top_k}/{parallel.ep}·{expert_parameters}; reads {_distinct_text(spec, parallel.ep)} experts",
             m=routed,
             n=width,
-            k=model.hidden_size,
+            k=hidden,
             flops_each=2 * routed * expert_parameters,
             weight_bytes_each=distinct * expert_bytes,
             fewest_weight_bytes_each=np.minimum(ffn.fewest_experts(spec.top_k, parallel.ep, everyone), distinct) * expert_bytes,
-            activation_bytes_each=routed * (2 * model.hidden_size + inner) * self.activation.bytes_per_element,
+            activation_bytes_each=routed * (2 * hidden + inner) * self.activation.bytes_per_element,
             weight_dtype=stored.name,
             shape={
                 "tokens": everyone,
                 "experts": spec.experts,
                 "top_k": spec.top_k,
                 "intermediate": spec.intermediate,
-                "hidden": model.hidden_size,
+                "hidden": hidden,
                 "ep": parallel.ep,
                 "moe_tp": parallel.moe_tp,
             },

@@ -42,7 +42,12 @@ def _mlp_matrices(spec: MLP, hidden: int, parallel: Parallel) -> Iterator[Matrix
 def _moe_matrices(spec: MoE, hidden: int, parallel: Parallel) -> Iterator[Matrix]:
     yield Matrix("router", "router", spec.experts, hidden, bias=spec.experts if spec.router_linear_bias else 0)
     copies = spec.experts // parallel.ep
-    yield from _gated("experts", "experts.", hidden, spec.intermediate // parallel.moe_tp, spec.gated, spec.expert_bias, copies)
+    if spec.latent:  # shared work of all tokens: every rank projects for the experts that it holds
+        yield Matrix("latent_down", "shared_experts", spec.latent, hidden)
+        yield Matrix("latent_up", "shared_experts", hidden, spec.latent)
+    yield from _gated(
+        "experts", "experts.", spec.latent or hidden, spec.intermediate // parallel.moe_tp, spec.gated, spec.expert_bias, copies
+    )
     if spec.shared_intermediate:
         yield from _gated("shared_experts", "shared_experts.", hidden, spec.shared_intermediate // parallel.tp, spec.gated, False)
     if spec.shared_gate:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from roofline.ledger import ffn, mixers
 from roofline.ledger.parallel import SINGLE, Parallel
+from roofline.ledger.streams import stream_tensors
 from roofline.ledger.weights import Matrix, Vector
 from roofline.profiles.model import Extra, Layer, Model, MoE
 
@@ -24,6 +25,7 @@ def layer_tensors(layer: Layer, hidden: int, parallel: Parallel = SINGLE) -> Ite
         yield Vector("norm", "norm", hidden * (2 if layer.norm_bias else 1), layer.norms)
     for name, size in layer.vectors.items():
         yield Vector(name, "norm", size)
+    yield from stream_tensors(layer, hidden)
 
 
 def outer_tensors(model: Model, parallel: Parallel = SINGLE, *, first: bool = True, last: bool = True) -> Iterator[Matrix | Vector]:
@@ -46,6 +48,8 @@ def outer_tensors(model: Model, parallel: Parallel = SINGLE, *, first: bool = Tr
             yield Vector("lm_head.bias", "bias", rows)
         if model.final_norm:
             yield Vector("final_norm", "norm", h * (2 if model.norm_bias else 1))
+        for name, size in model.vectors.items():
+            yield Vector(name, "norm", size)
 
 
 @dataclass(frozen=True)

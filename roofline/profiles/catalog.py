@@ -54,7 +54,7 @@ def load_hardware(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()
 
 
 def load_model(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()) -> Model:
-    """The model called `name_or_path`: a profile's name, alias or hub id, or a path that modelfile.load reads. Raises as load_hardware does."""
+    """The model called `name_or_path`: a profile's name, alias or hub id, or a path that modelfile reads. Raises as load_hardware."""
     from roofline.profiles import modelfile
 
     return modelfile.load(find(MODELS, name_or_path, profile_dirs))

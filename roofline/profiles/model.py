@@ -8,141 +8,33 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, PrivateAttr, field_validator, model_validator
 
 from roofline.dtypes import DType, dtype
+from roofline.profiles.parts import KDA, MLA, MLP, Attention, Compressed, FeedForward, GatedDelta, Indexer, Mamba, Mamba2, Mixer, MoE, Spec
 
-
-class Spec(BaseModel):
-    """Base of all parts of a model: frozen, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Attention(Spec):
-    """Softmax attention with K and V heads: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1), windows and chunks.
-
-    head_dim is that of Q and K; v_head_dim that of V (head_dim unless given). window: a token sees at most that many
-    positions, itself included. chunk: it sees only its own block of that many positions. shares_kv: K and V are those of an
-    earlier layer (no projections, no cache of its own). k_is_v: V is K (no V projection; both are cached).
-    output_gate: Q is projected at twice the width, half of it gates the output.
-    """
-
-    kind: Literal["attention"] = "attention"
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_dim: PositiveInt
-    v_head_dim: PositiveInt | None = None
-    window: PositiveInt | None = None
-    chunk: PositiveInt | None = None
-    qkv_bias: bool = False
-    o_bias: bool = False
-    qk_norm: Literal["none", "head", "full"] = "none"
-    qk_norm_bias: bool = False
-    sinks: bool = False
-    output_gate: bool = False
-    shares_kv: bool = False
-    k_is_v: bool = False
-
-    @property
-    def value_dim(self) -> int:
-        """Width of one V head."""
-        return self.v_head_dim or self.head_dim
-
-    @model_validator(mode="after")
-    def _whole_groups(self) -> Attention:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads ({self.kv_heads}) must divide heads ({self.heads})")
-        if self.window and self.chunk:
-            raise ValueError("give window or chunk, not both")
-        return self
-
-
-class Indexer(Spec):
-    """Sparse-attention indexer (DeepSeek-V3.2, GLM-5): scores every cached position, attention reads the top_k best.
-
-    cache_bits: bits per cached index element including its scales (fp8 with one fp32 scale per 128: 8.25).
-    """
-
-    heads: PositiveInt
-    head_dim: PositiveInt
-    top_k: PositiveInt
-    cache_bits: float = 8.25
-
-
-class MLA(Spec):
-    """Multi-head latent attention (DeepSeek-V2/V3): K and V live in one latent of kv_lora_rank plus a rotary key.
-
-    q_lora_rank None: Q is projected directly. Decode runs absorbed (in the latent space), prefill expanded.
-    """
-
-    kind: Literal["mla"] = "mla"
-    heads: PositiveInt
-    q_lora_rank: PositiveInt | None = None
-    kv_lora_rank: PositiveInt
-    qk_nope_head_dim: PositiveInt
-    qk_rope_head_dim: PositiveInt
-    v_head_dim: PositiveInt
-    bias: bool = False
-    indexer: Indexer | None = None
-
-    @property
-    def latent_dim(self) -> int:
-        """Cached elements per token and layer."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
-
-
-Mixer = Annotated[Attention | MLA, Field(discriminator="kind")]
-
-
-class MLP(Spec):
-    """Dense feed-forward: up and down, and a gate when gated (SwiGLU, GeGLU)."""
-
-    kind: Literal["mlp"] = "mlp"
-    intermediate: PositiveInt
-    gated: bool = True
-    bias: bool = False
-
-
-class MoE(Spec):
-    """Mixture of experts: a router picks top_k of `experts`; shared experts run for every token.
-
-    intermediate is that of one routed expert; shared_intermediate that of all shared experts together (0: none).
-    router_bias: a score-correction vector of the router (fp32). shared_gate: a 1-wide sigmoid gate of the shared expert.
-    expert_bias, router_linear_bias: biases as in gpt-oss.
-    """
-
-    kind: Literal["moe"] = "moe"
-    experts: PositiveInt
-    top_k: PositiveInt
-    intermediate: PositiveInt
-    gated: bool = True
-    shared_intermediate: NonNegativeInt = 0
-    shared_gate: bool = False
-    router_bias: bool = False
-    router_linear_bias: bool = False
-    expert_bias: bool = False
-
-    @model_validator(mode="after")
-    def _enough_experts(self) -> MoE:
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k ({self.top_k}) cannot exceed experts ({self.experts})")
-        return self
-
-
-FeedForward = Annotated[MLP | MoE, Field(discriminator="kind")]
+__all__ = [
+    "KDA",
+    "MLA",
+    "MLP",
+    "ROLES",
+    "Attention",
+    "Compressed",
+    "Extra",
+    "FeedForward",
+    "GatedDelta",
+    "Indexer",
+    "Layer",
+    "Mamba",
+    "Mamba2",
+    "Mixer",
+    "MoE",
+    "Model",
+    "Spec",
+    "expand_order",
+]
 
 
 class Layer(Spec):
@@ -150,7 +42,8 @@ class Layer(Spec):
 
     norms: hidden-sized normalisations (2 in pre-norm models, 4 with post-norms, 1 when attention and feed-forward run in
     parallel on one norm). parallel: attention and feed-forward read the same input and their outputs are added, so tensor
-    parallelism needs one all-reduce, not two. vectors: elements of small tensors that fit no other field, by name.
+    parallelism needs one all-reduce, not two. streams: residual streams of hyper-connections (1: an ordinary residual).
+    vectors: elements of small tensors that fit no other field, by name.
     weights: storage formats that differ from the model's, by role or tensor name.
     """
 
@@ -159,8 +52,9 @@ class Layer(Spec):
     norms: NonNegativeInt = 2
     norm_bias: bool = False
     parallel: bool = False
-    vectors: dict[str, PositiveInt] = {}
-    weights: dict[str, str] = {}
+    streams: PositiveInt = 1
+    vectors: dict[str, PositiveInt] = Field(default_factory=dict)
+    weights: dict[str, str] = Field(default_factory=dict)
 
 
 class Extra(Spec):
@@ -185,7 +79,7 @@ class Extra(Spec):
 
 ROLES: tuple[str, ...] = (
     "attention", "mlp", "experts", "shared_experts", "indexer", "mixer",  # follow `default`, the checkpoint's weight format
-    "embedding", "lm_head", "router", "norm", "bias", "router_bias",  # stay at the model's dtype unless named
+    "embedding", "lm_head", "router", "norm", "bias", "router_bias", "streams",  # stay at the model's dtype unless named
 )  # fmt: skip
 _UNQUANTISED = frozenset(ROLES[6:])
 
@@ -196,6 +90,7 @@ class Model(Spec):
     layers: kinds of layers by name; order: how they are stacked, as text: "3*dense + 58*moe", "10*(5*local + global) + 2*local".
     dtype: type of activations and of weights that are not quantised. weights: storage formats by role (`default` for the
     matrices of the layers; roles in ROLES; a tensor's own name wins over its role). hf_ids: hub names, which are aliases.
+    vectors: elements of small tensors outside the layers that fit no other field, by name.
     """
 
     name: str
@@ -212,8 +107,9 @@ class Model(Spec):
     embedding_norm: bool = False
     final_norm: bool = True
     norm_bias: bool = False
+    vectors: dict[str, PositiveInt] = Field(default_factory=dict)
     dtype: str = "bf16"
-    weights: dict[str, str] = {}
+    weights: dict[str, str] = Field(default_factory=dict)
     kv_dtype: str | None = None
     layers: dict[str, Layer]
     order: str
@@ -261,7 +157,7 @@ class Model(Spec):
         for key in (name, role):
             if key in found:
                 return dtype(found[key])
-        if role == "router_bias":
+        if role in ("router_bias", "streams"):
             return dtype("fp32")
         return dtype(self.dtype if role in _UNQUANTISED else found.get("default", self.dtype))
 

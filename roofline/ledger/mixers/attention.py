@@ -90,9 +90,16 @@ def _flash(spec: Attention, kind: str, batch: Batch, context: CoreContext) -> Op
         kv_read_bytes_each=read * per_position,
         kv_write_bytes_each=0.0 if spec.shares_kv else tokens * per_position,
         activation_bytes_each=tokens * heads * width * context.activation.bytes_per_element,
-        shape={"heads": heads, "kv_heads": kv_heads, "head_dim": spec.head_dim, "v_head_dim": spec.value_dim, "window": spec.window or 0, "kv_dtype": context.kv.name},
+        shape={
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": spec.head_dim,
+            "v_head_dim": spec.value_dim,
+            "window": spec.window or 0,
+            "kv_dtype": context.kv.name,
+        },
         batch=batch,
-    )  # fmt: skip
+    )
 
 
 def _naive(spec: Attention, kind: str, batch: Batch, context: CoreContext) -> Iterator[Op]:
