@@ -1,0 +1,36 @@
+"""Figures of the product: one function per kind from a Request to a Chart; drawing, saving and style beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from roofline.charts.chart import Chart, Request
+from roofline.errors import InputError
+
+# kind → (module, what it shows). timeline and chunk join with the simulator.
+KINDS: Mapping[str, tuple[str, str]] = {
+    "roofline": ("roofs", "ops of prefill and decode under the roofs of the device (several -H: on the same axes)"),
+    "prefill-split": ("prefill_split", "matrices against attention over prompt length, with the crossover"),
+    "batch": ("batch", "TPOT and tokens/s over batch: bound, expected, interval, KV limit, knee, 80 % point"),
+    "kv": ("kv", "KV cache over context as MHA, GQA, MQA, MLA and with a window, with the weights as a line"),
+    "heatmap": ("heatmap", "batch × context: what limits a decode step, tokens/s, and what does not fit"),
+    "pareto": ("pareto", "tokens/s per user against tokens/s per GPU over tp and batch"),
+    "waterfall": ("waterfall", "a decode step from its bound to its expected time, cause by cause"),
+    "gemm-curve": ("gemm_curve", "time and rate of the largest matrices over rows: where GEMV becomes GEMM"),
+    "error": ("error", "predicted against measured times of a table"),
+    "budget": ("budget", "memory of one GPU: weights, activations, runtime, KV, what is left"),
+}
+
+
+def build(kind: str, request: Request) -> Chart:
+    """The figure of a kind in KINDS. Raises InputError for another kind, or for what the request lacks."""
+    if kind not in KINDS:
+        raise InputError(f"unknown chart {kind!r}; known: {', '.join(KINDS)}")
+    name = KINDS[kind][0]
+    module = import_module(f"roofline.charts.{name}")
+    draw: Callable[[Request], Chart] = getattr(module, kind.replace("-", "_"))
+    return draw(request)
+
+
+__all__ = ["KINDS", "Chart", "Request", "build"]

@@ -1,0 +1,97 @@
+"""Charts as files: PDF, PNG or SVG by the suffix, the data as CSV beside it, both whole or not at all, the same bytes each time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from roofline.charts import style
+from roofline.charts.chart import Chart
+from roofline.errors import InputError, RooflineError
+
+FORMATS = ("pdf", "png", "svg")
+DPI = 220
+_METADATA: dict[str, dict[str, Any]] = {  # no dates: the same input gives the same bytes
+    "pdf": {"Creator": "roofline", "CreationDate": None},
+    "png": {"Software": "roofline"},
+    "svg": {"Creator": "roofline", "Date": None},
+}
+
+
+def format_of(path: Path) -> str:
+    """pdf, png or svg. Raises InputError for another suffix."""
+    found = path.suffix.lower().lstrip(".")
+    if found not in FORMATS:
+        raise InputError(
+            f"{path}: a chart is written as {', '.join('.' + f for f in FORMATS)}; {path.suffix or 'no suffix'} is none of them"
+        )
+    return found
+
+
+def image(chart: Chart, form: str) -> bytes:
+    """The drawn figure as a file of one of FORMATS."""
+    out = io.BytesIO()
+    with style.applied():
+        figure = Figure(figsize=(style.WIDTH, style.HEIGHT))
+        style.frame(figure, chart.title, chart.subtitle, chart.footer)
+        chart.paint(figure)
+        figure.savefig(out, format=form, dpi=DPI if form == "png" else 72, metadata=_METADATA[form] | _titled(chart, form))
+    return out.getvalue()
+
+
+def _titled(chart: Chart, form: str) -> dict[str, str]:
+    return {"Title": chart.title} if form != "png" else {}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as CSV in UTF-8: numbers as exact as Python prints them, unknown as empty."""
+    out = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def save(chart: Chart, path: Path) -> list[Path]:
+    """Writes the figure and its CSV; returns both paths. Raises InputError for the suffix, RooflineError when it cannot write."""
+    form = format_of(path)
+    data = path.with_suffix(".csv")
+    write_all({path: image(chart, form), data: table(chart.rows)})
+    return [path, data]
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Writes every file beside its place, then renames them all: an error before that leaves nothing behind.
+
+    Raises InputError for a folder, RooflineError for a place that cannot be written.
+    """
+    waiting: dict[Path, str] = {}
+    try:
+        for path, content in files.items():
+            if path.is_dir():
+                raise InputError(f"{path}: is a folder; give a file name")
+            with tempfile.NamedTemporaryFile("wb", dir=path.resolve().parent, prefix=f".{path.name[:60]}.", delete=False) as file:
+                waiting[path] = file.name
+                file.write(content)
+            os.chmod(file.name, 0o666 & ~_umask())
+        for path in files:
+            os.replace(waiting.pop(path), path.resolve())
+    except OSError as error:
+        raise RooflineError(f"{path}: cannot write: {error.strerror or error}") from None
+    finally:
+        for name in waiting.values():
+            Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
