@@ -36,7 +36,8 @@ class SglangConfig:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if (self.chunked_prefill_size or 1) < 1 or self.max_prefill_tokens < 1 or self.max_running_requests < 1:
+        chunk = 1 if self.chunked_prefill_size is None else self.chunked_prefill_size
+        if min(chunk, self.max_prefill_tokens, self.max_running_requests) < 1:
             raise InputError("chunked_prefill_size, max_prefill_tokens and max_running_requests must be at least 1")
         if self.schedule_conservativeness <= 0:
             raise InputError(f"schedule_conservativeness {self.schedule_conservativeness} must be above 0")

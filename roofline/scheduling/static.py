@@ -24,6 +24,7 @@ class StaticScheduler:
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self._members: list[Request] = []
+        self._in_flight = False
 
     @property
     def num_waiting(self) -> int:
@@ -49,8 +50,10 @@ class StaticScheduler:
         self.waiting.append(request)
 
     def schedule(self) -> ScheduledBatch:
-        """See Scheduler."""
+        """See Scheduler; empty while a batch is in flight."""
         batch = ScheduledBatch()
+        if self._in_flight:
+            return batch
         if not self.running:
             self._members = [self.waiting.popleft() for _ in range(min(self.batch_size, len(self.waiting)))]
             self.running = list(self._members)
@@ -64,11 +67,13 @@ class StaticScheduler:
             batch.decode_context = sum(request.num_computed_tokens for request in self._members)
             for request in self._members:
                 request.num_computed_tokens += 1
+        self._in_flight = bool(batch)
         return batch
 
     def update(self, batch: ScheduledBatch, emitted: list[int] | None = None, stopped: tuple[Request, ...] = ()) -> list[Request]:
         """See Scheduler."""
         del emitted
+        self._in_flight = False
         done = []
         for request in batch.sampling:
             request.num_tokens += 1

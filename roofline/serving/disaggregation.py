@@ -36,7 +36,8 @@ class KvLink:
     chunk_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.bandwidth > 0 or self.kv_bytes_per_token < 0 or self.latency_s < 0 or (self.chunk_tokens or 1) < 1:
+        chunk = 1 if self.chunk_tokens is None else self.chunk_tokens
+        if not self.bandwidth > 0 or self.kv_bytes_per_token < 0 or self.latency_s < 0 or chunk < 1:
             raise InputError(f"a KV link of {self.bandwidth} B/s, latency {self.latency_s} s, chunks of {self.chunk_tokens} tokens")
 
     def seconds(self, tokens: int, block_size: int) -> float:

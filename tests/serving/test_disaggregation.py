@@ -21,7 +21,8 @@ def _schedulers(count, blocks=4000, budget=2048, pool=CountingPool):
 def test_a_lone_request_by_hand():
     timer = AffineTimer(host_s=0.0)
     link = KvLink(bandwidth=50e9, kv_bytes_per_token=131072, latency_s=1e-3)
-    result = simulate_disaggregated(Workload(np.zeros(1), np.array([1155]), np.array([11])), _schedulers(1), _schedulers(1), (timer, timer), link)
+    workload = Workload(np.zeros(1), np.array([1155]), np.array([11]))
+    result = simulate_disaggregated(workload, _schedulers(1), _schedulers(1), (timer, timer), link)
     host = 1e-6
     prefill = host + timer.step_time(0, 0, [(1155, 0)])
     transfer = 1e-3 + 73 * 16 * 131072 / 50e9
@@ -86,5 +87,6 @@ def test_disaggregation_protects_tpot_and_mixed_serving_uses_the_machines_better
 def test_bad_links_and_empty_pools_are_refused():
     with pytest.raises(InputError, match="0 B/s"):
         KvLink(0, 1)
+    workload, timers = closed_loop(1, 1, fixed_length(1), fixed_length(1)), (AffineTimer(), AffineTimer())
     with pytest.raises(InputError, match="at least one of each"):
-        simulate_disaggregated(closed_loop(1, 1, fixed_length(1), fixed_length(1)), [], _schedulers(1), (AffineTimer(), AffineTimer()), KvLink(1, 1))
+        simulate_disaggregated(workload, [], _schedulers(1), timers, KvLink(1, 1))

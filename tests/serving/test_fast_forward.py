@@ -100,7 +100,13 @@ def test_fast_forward_saves_decisions(asynchronous):
     assert len(fast.stretches) < 10
 
 
-@given(workload=workloads(), tokens=st.integers(350, 2000), caching=st.booleans(), asynchronous=st.booleans(), chunk=st.sampled_from([None, 64]))
+@given(
+    workload=workloads(),
+    tokens=st.integers(350, 2000),
+    caching=st.booleans(),
+    asynchronous=st.booleans(),
+    chunk=st.sampled_from([None, 64]),
+)
 @settings(max_examples=150, deadline=None)
 def test_fast_forward_is_stepping_for_sglang(workload, tokens, caching, asynchronous, chunk):
     results = []
