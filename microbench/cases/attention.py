@@ -1,0 +1,129 @@
+"""Attention: prefill over lengths, decode over contiguous and paged caches, and the naive form that stores its scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from microbench.device import DTYPES, Device
+from microbench.measure import Case, Trial
+from microbench.ops import attention_ops, relative_error
+from roofline.batch import Batch
+from roofline.ledger import Op
+
+BLOCK = 16  # tokens of a page
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 3e-3}
+_BACKENDS = ("flash", "mem_efficient", "math", "cudnn")
+
+
+def prefill(
+    batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str, *, kernel: str = "flash", causal: bool = True,
+    cold: bool = True, op: Op | None = None,
+) -> Case:  # fmt: skip
+    """`tokens` prompt tokens of each sequence attend to each other. kernel: the backend of scaled_dot_product_attention."""
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    shape = {"batch": batch, "new_tokens": tokens, "past_tokens": 0, **sizes, "window": 0, "kernel": kernel}
+    if not causal:
+        shape["causal"] = 0
+    (counted,) = [op] if op else attention_ops(Batch.prefill(batch, tokens), **sizes, dtype=dtype, causal=causal)
+
+    def build(d: Device) -> Trial:
+        _use(kernel)
+        q = d.take(DTYPES[dtype], batch, heads, tokens, head_dim)
+        k, v = (d.take(DTYPES[dtype], batch, kv_heads, tokens, head_dim) for _ in range(2))
+        return _trial(q, k, v, causal)
+
+    return Case("prefill_attention", shape, dtype, cold, counted, build, TOLERANCE[dtype])
+
+
+def decode(
+    batch: int, context: int, heads: int, kv_heads: int, head_dim: int, dtype: str, *, paged: bool = False, cold: bool = True,
+    op: Op | None = None,
+) -> Case:  # fmt: skip
+    """One new token of each sequence attends to `context` cached positions and itself.
+
+    paged: the cache lies in blocks of 16 tokens in random order; they are gathered and then attended to, as a CPU engine does
+    it. The bytes counted are those of the attention, not of the gathered copy.
+    """
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    shape = {"batch": batch, "context": context, **sizes, "window": 0, "kv_dtype": dtype, "kernel": "paged_gather" if paged else "flash"}
+    (counted,) = [op] if op else attention_ops(Batch.decode(batch, context), **sizes, dtype=dtype)
+    length = context + 1
+
+    def build(d: Device) -> Trial:
+        _use("flash")
+        q = d.take(DTYPES[dtype], batch, heads, 1, head_dim)
+        if not paged:
+            return _trial(q, *(d.take(DTYPES[dtype], batch, kv_heads, length, head_dim) for _ in range(2)), causal=False)
+        pages = -(-length // BLOCK)
+        pools = [d.take(DTYPES[dtype], batch * pages, BLOCK, kv_heads, head_dim) for _ in range(2)]
+        table = torch.randperm(batch * pages).to(d.kind)
+        return _paged_trial(q, pools[0], pools[1], table, length)
+
+    return Case("decode_attention", shape, dtype, cold, counted, build, TOLERANCE[dtype])
+
+
+def naive(batch: int, tokens: int, heads: int, head_dim: int, dtype: str, *, cold: bool = True) -> Case:
+    """Three kernels with the scores in memory between them, the full square of pairs: what flash attention avoids."""
+    shape = {"batch": batch, "new_tokens": tokens, "heads": heads, "head_dim": head_dim, "causal": 0}
+    ops = attention_ops(Batch.prefill(batch, tokens), heads=heads, kv_heads=heads, head_dim=head_dim, dtype=dtype, causal=False, naive=True)
+
+    def build(d: Device) -> Trial:
+        q, k, v = (d.take(DTYPES[dtype], batch, heads, tokens, head_dim) for _ in range(3))
+        scores, weights = (torch.empty(batch, heads, tokens, tokens, dtype=q.dtype, device=d.kind) for _ in range(2))
+        out, scaled = torch.empty_like(q), q * head_dim**-0.5
+
+        def call() -> None:
+            torch.matmul(scaled, k.transpose(-1, -2), out=scores)
+            torch.softmax(scores, -1, out=weights)
+            torch.matmul(weights, v, out=out)
+
+        return Trial(call, (scaled, k, scores, weights, v), (scores, weights, out), lambda: _sampled_error(out, q, k, v, causal=False))
+
+    return Case("naive_attention", shape, dtype, cold, reduce(_sum, ops), build, 2 * TOLERANCE[dtype])
+
+
+def _sum(a: Op, b: Op) -> Op:
+    kinds = ("flops_each", "kv_read_bytes_each", "kv_write_bytes_each", "activation_bytes_each")
+    return replace(a, name="naive_attention", **{kind: getattr(a, kind) + getattr(b, kind) for kind in kinds})
+
+
+def _use(kernel: str) -> None:
+    """Lets scaled_dot_product_attention take that backend only (its context manager would cost microseconds in each call)."""
+    for name in _BACKENDS:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name == kernel)
+
+
+def _trial(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Trial:
+    grouped, out = q.shape[1] != k.shape[1], [q]
+
+    def call() -> None:
+        out[0] = sdpa(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    return Trial(call, (q, k, v), (), lambda: _sampled_error(out[0], q, k, v, causal))
+
+
+def _paged_trial(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor, length: int) -> Trial:
+    batch, grouped, out = len(q), q.shape[1] != keys.shape[2], [q]
+
+    def gathered(pool: torch.Tensor) -> torch.Tensor:  # (batch · pages, block, kv_heads, d) → (batch, kv_heads, length, d)
+        return pool.index_select(0, table).view(batch, -1, *pool.shape[2:])[:, :length].transpose(1, 2)
+
+    def call() -> None:
+        out[0] = sdpa(q, gathered(keys), gathered(values), enable_gqa=grouped)
+
+    return Trial(call, (q, keys, values), (), lambda: _sampled_error(out[0], q, gathered(keys), gathered(values), causal=False))
+
+
+def _sampled_error(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> float:
+    """Error of the last head of the last sequence on up to about 16 query rows, against explicit float64 attention."""
+    if not bool(torch.isfinite(out).all()):
+        return float("nan")
+    rows = torch.arange(0, q.shape[2], max(1, q.shape[2] // 16), device=q.device)
+    scores = q[-1, -1, rows].double() @ k[-1, -1].double().t() / q.shape[-1] ** 0.5
+    if causal:
+        scores[torch.arange(k.shape[2], device=q.device)[None] > rows[:, None]] = float("-inf")
+    return relative_error(out[-1, -1, rows], scores.softmax(-1) @ v[-1, -1].double())

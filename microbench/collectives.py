@@ -1,0 +1,167 @@
+"""Collectives between processes: `torchrun … -m microbench.collectives`, on one machine or several, NCCL or gloo.
+
+All ranks run the same calls back to back; a sample is the slowest rank's time of a burst, per call. Rank 0 writes the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from microbench import METHOD
+from microbench.device import Device, open_device
+from microbench.stopping import flags
+from microbench.timers import Call
+from roofline.errors import RooflineError, UntrustworthyError
+from roofline.ledger.collectives import collective
+from roofline.records import JsonlWriter, Measurement
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+SIZES = {"cpu": (2**12, 2**16, 2**20, 2**24), "cuda": (2**12, 2**16, 2**20, 2**24, 2**28)}
+START_S = 8.0  # of torchrun and torch in each rank on a slow machine
+SAMPLES, BURST_S = 15, 0.01
+
+
+def operation(name: str, size: int, device: str) -> tuple[Call, Callable[[], bool]]:
+    """The call and whether its result is right. size: bytes of the whole tensor (all_to_all: of a rank's own rows), fp32.
+
+    Each rank fills its input with its number + 1, so every result is known.
+    """
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    whole, part = size // 4, size // 4 // ranks
+    value = float(rank + 1)
+    if name == "all_reduce":
+        # the mean, so that repeating the call in place does not overflow: gloo has no average, so the input is scaled first
+        data = torch.empty(whole, device=device)
+
+        def reduce() -> None:
+            dist.all_reduce(data, op=dist.ReduceOp.MAX)
+
+        data.fill_(value)
+        return reduce, lambda: bool((data == ranks).all())
+    if name == "all_gather":
+        data, out = torch.full((part,), value, device=device), torch.empty(part * ranks, device=device)
+        return lambda: dist.all_gather_into_tensor(out, data), lambda: _steps(out, ranks)
+    data = torch.full((part * ranks,), value, device=device)
+    if name == "reduce_scatter":
+        out = torch.empty(part, device=device)
+        return lambda: dist.reduce_scatter_tensor(out, data), lambda: bool((out == ranks * (ranks + 1) / 2).all())
+    out = torch.empty_like(data)
+    return lambda: dist.all_to_all_single(out, data), lambda: _steps(out, ranks)
+
+
+def _steps(out: torch.Tensor, ranks: int) -> bool:
+    """Whether the parts of `out` are filled with 1, 2, …"""
+    expected = torch.arange(1, ranks + 1, device=out.device, dtype=out.dtype)
+    return bool((out.view(ranks, -1) == expected[:, None]).all())
+
+
+def measure_collective(name: str, size: int, device: Device, environment: str, budget_s: float) -> Measurement:
+    """Time of one collective on all ranks. Raises UntrustworthyError for a wrong result."""
+    ranks = dist.get_world_size()
+    call, right = operation(name, size, device.kind)
+    first = _burst(call, 1, device)
+    wrong = torch.tensor([0.0 if right() else 1.0], device=device.kind)
+    dist.all_reduce(wrong)
+    if wrong.item():
+        raise UntrustworthyError(f"{name} of {ranks} ranks over {size} B: wrong result on {int(wrong.item())} ranks")
+    rough = _slowest([_burst(call, 2, device)], device)[0]  # the same on all ranks, so that all run the same calls
+    calls = max(1, min(math.ceil(BURST_S / rough), 1000))
+    count = max(3, min(SAMPLES, int(budget_s / (calls * rough))))
+    samples = _slowest([_burst(call, calls, device) for _ in range(count)], device)
+    op = collective(name, "", 1, ranks, float(size))
+    backend = dist.get_backend()
+    notes = {
+        "case": f"collective/{name}/ranks={ranks},bytes={size}/{backend}", "first_call_s": first, "flops": 0.0, "compute": "",
+        "bytes": float(op.link_bytes_each), "stop": "budget" if count < SAMPLES else "samples", **flags(samples),
+    }  # fmt: skip
+    shape = {"collective": name, "ranks": ranks, "bytes": size, "backend": backend}
+    return Measurement("collective", shape, device.id, "fp32", tuple(samples), f"{METHOD}, {backend} bursts", environment, notes=notes)
+
+
+def _burst(call: Call, calls: int, device: Device) -> float:
+    dist.barrier()
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    _wait(device)
+    return (time.perf_counter() - start) / calls
+
+
+def _wait(device: Device) -> None:
+    if device.kind == "cuda":
+        torch.cuda.synchronize()
+
+
+def _slowest(samples: Sequence[float], device: Device) -> list[float]:
+    times = torch.tensor(samples, dtype=torch.float64, device=device.kind)
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return [float(t) for t in times]
+
+
+def run_ranks(kind: str, ranks: int, records: Path, budget_s: float) -> str:
+    """Starts `ranks` processes on this machine with torchrun, which add their records to a file; "" or what went wrong."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(ranks),
+        "-m",
+        "microbench.collectives",
+    ]
+    command += ["--device", kind, "--records", str(records), "--budget", f"{max(budget_s - START_S, 1.0):.1f}"]
+    local = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" and kind == "cpu" else {})
+    try:
+        ended = subprocess.run(command, env=local | os.environ, capture_output=True, text=True, timeout=budget_s + 2 * START_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"collectives of {ranks} ranks took longer than their budget"
+    if ended.returncode:
+        reason = next((line for line in reversed(ended.stderr.splitlines()) if "Error" in line), "see torchrun's output")
+        return f"collectives of {ranks} ranks failed: {reason.strip()}"
+    return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What each rank runs."""
+    parser = argparse.ArgumentParser(prog="microbench.collectives", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--records", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds for all cases")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    device = open_device(options.device)
+    environment = device.environment()
+    cases = [(name, size) for size in SIZES[options.device] for name in OPS]
+    writer = JsonlWriter(options.records) if dist.get_rank() == 0 else None
+    try:
+        if writer:
+            writer.write(environment.to_json())
+        for name, size in cases:
+            found = measure_collective(name, size, device, environment.id, options.budget / len(cases))
+            if writer:
+                writer.write(found.to_json())
+                writer.flush()
+    except RooflineError as error:
+        sys.exit(f"Error: {error}")
+    finally:
+        if writer:
+            writer.close()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
