@@ -55,18 +55,17 @@ class PrefixAware(LeastLoaded):
     def __init__(self, block_size: int = 16, slack: float = 16.0, waiting_weight: float = 4.0) -> None:
         super().__init__(waiting_weight)
         self._block_size, self._slack = block_size, slack
-        self._seen: list[set[int]] = []
+        self._seen: dict[int, set[int]] = {}
 
     def choose(self, request: Request, instances: Sequence[Instance]) -> int:
         """See Router."""
-        while len(self._seen) < len(instances):
-            self._seen.append(set())
         keys = request.content.keys(0, request.num_prompt_tokens // self._block_size, self._block_size)
         loads = [self.load(instance) for instance in instances]
         least = min(loads)
         fit = [number for number, load in enumerate(loads) if load <= least + self._slack]
-        chosen = max(fit, key=lambda number: (self._leading(keys, self._seen[number]), -loads[number]))
-        self._seen[chosen].update(keys)
+        seen = [self._seen.setdefault(instance.number, set()) for instance in instances]
+        chosen = max(fit, key=lambda number: (self._leading(keys, seen[number]), -loads[number]))
+        seen[chosen].update(keys)
         return chosen
 
     @staticmethod

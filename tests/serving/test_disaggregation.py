@@ -8,8 +8,8 @@ import pytest
 from roofline.errors import InputError
 from roofline.scheduling import CountingPool, RunPool, VllmConfig, VllmScheduler
 from roofline.serving.disaggregation import KvLink, simulate_disaggregated
-from roofline.serving.simulator import simulate_replicas
 from roofline.serving.routers import LeastLoaded
+from roofline.serving.simulator import simulate_replicas
 from roofline.serving.workloads import Workload, closed_loop, fixed_length, open_loop, uniform_length
 from tests.serving.affine import AffineTimer
 

@@ -107,7 +107,9 @@ def test_bad_rows_are_named(tmp_path, text, message):
         load_trace(write(tmp_path, text))
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", r"t\.jsonl:1: not JSON"), ("[1]", r"t\.jsonl:1: .* is not an object"), ("", "no requests")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", r"t\.jsonl:1: not JSON"), ("[1]", r"t\.jsonl:1: .* is not an object"), ("", "no requests")]
+)
 def test_bad_json_lines_are_named(tmp_path, text, message):
     with pytest.raises(RecordError, match=message):
         load_trace(write(tmp_path, text, "t.jsonl"))
