@@ -19,9 +19,14 @@ COMMANDS: dict[str, str] = {
     "plan": "Does it fit, how fast is it, what to change.",
     "phases": "Prefill and decode side by side.",
     "ops": "The ledger: every operation with FLOPs, bytes and time.",
+    "chart": "A figure as PDF, PNG or SVG, with its data as CSV.",
+    "report": "The whole story as PDF, HTML or Markdown.",
     "kv": "KV cache per token and in total, also as MHA, GQA, MQA, MLA.",
     "models": "Known models: list, show, import.",
     "hardware": "Known devices: list, show, detect, compare.",
+    "bench": "Microbenchmarks of this machine: streams, matrix products, attention, collectives.",
+    "loadtest": "Load an OpenAI-compatible server: ladder, knee, service level, and whether the client can be trusted.",
+    "mock": "A streaming server that knows the truth, for testing clients.",
 }
 
 
