@@ -79,7 +79,7 @@ def sparse_layers(c: Keys, layers: int) -> list[bool]:
 
 def qwen_moe(c: Keys) -> MoE:
     """Qwen's mixture of experts, with or without a gated shared expert."""
-    experts = c.whole("num_experts")
+    experts = c.whole(c.first("num_experts", "num_local_experts"))
     shared = c.whole("shared_expert_intermediate_size", optional=True, minimum=0) or 0
     return MoE(
         experts=experts,
