@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from roofline.charts import style
 from roofline.charts.chart import Chart
@@ -38,12 +38,19 @@ def format_of(path: Path) -> str:
 def image(chart: Chart, form: str) -> bytes:
     """The drawn figure as a file of one of FORMATS."""
     out = io.BytesIO()
-    with style.applied():
+    with style.applied(chart.title + chart.subtitle):
         figure = Figure(figsize=(style.WIDTH, style.HEIGHT))
-        style.frame(figure, chart.title, chart.subtitle, chart.footer)
-        chart.paint(figure)
+        draw(chart, figure)
         figure.savefig(out, format=form, dpi=DPI if form == "png" else 72, metadata=_METADATA[form] | _titled(chart, form))
-    return out.getvalue()
+    content = out.getvalue()
+    # Verdana has the widths of the house font and is on the machines that lack it
+    return content.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, sans-serif") if form == "svg" else content
+
+
+def draw(chart: Chart, figure: FigureBase) -> None:
+    """Frame and content onto a figure or a part of a page; inside style.applied()."""
+    style.frame(figure, chart.title, chart.subtitle, chart.footer)
+    chart.paint(figure)
 
 
 def _titled(chart: Chart, form: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import matplotlib as mpl
@@ -42,15 +41,18 @@ _FAMILIES = (
 
 
 @contextmanager
-def applied() -> Iterator[None]:
-    """Draws and saves in the house style, whatever the user's own settings are; no text of the library on stderr."""
+def applied(text: str = "") -> Iterator[None]:
+    """Draws and saves in the house style, whatever the user's own settings are; no text of the library on stderr.
+
+    text: what the figure will say, so that scripts beyond the house font find an installed one.
+    """
     quiet = logging.getLogger("matplotlib")
     level = quiet.level
     quiet.setLevel(logging.ERROR)  # a home without a cache folder is no problem of the user's
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         mpl.rcdefaults()
-        for key, value in _settings().items():
+        for key, value in _settings(_families(text)).items():
             mpl.rcParams[key] = value
         try:
             yield
@@ -58,11 +60,17 @@ def applied() -> Iterator[None]:
             quiet.setLevel(level)
 
 
-@cache
-def _settings() -> dict[Any, Any]:
+def _families(text: str) -> list[str]:
+    """The house font, which every installation has, and installed fonts for scripts that it lacks."""
+    if not any(c >= "\u0900" and not "\u1d00" <= c <= "\u2fff" for c in text):
+        return ["DejaVu Sans"]
     known = {font.name for font in fonts.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in _FAMILIES if name in known)]
+
+
+def _settings(families: list[str]) -> dict[Any, Any]:
     return {
-        "font.family": ["DejaVu Sans", *(name for name in _FAMILIES if name in known)],
+        "font.family": families,
         "font.size": TEXT_SIZE,
         "text.color": INK,
         "text.parse_math": False,  # a "$" in a model's name is a "$"
