@@ -14,7 +14,7 @@ from roofline.timing.correction import basis, log_correction
 from roofline.timing.forms.base import Array, Constant, DeviceSpec, Form, Key
 
 _SOFT = 0.08  # log residual beyond which a row counts linearly, not squared
-_RIDGE = 0.03  # pull per constant towards the start, in residual units per unit of log constant, times sqrt(rows)
+_SPREAD = 0.5  # how far constants of the same kernel usually lie apart, in logs: the ridge counts this as one row at _SOFT
 _CLAMP = 35  # largest residual correction, percent
 _FOLDS = 5
 
@@ -67,17 +67,16 @@ def log_residual(form: Form, rows: Rows, constants: Mapping[str, float], correct
     return np.log(rows.seconds / predicted) - log_correction(form, rows.shape, rows.key, rows.spec, correction)
 
 
-def fit_constants(form: Form, groups: Sequence[Rows], start: Mapping[str, float], ridge: float = _RIDGE, steps: int = 60) -> dict[str, float]:
+def fit_constants(form: Form, groups: Sequence[Rows], start: Mapping[str, float], spread: float = _SPREAD, steps: int = 60) -> dict[str, float]:
     """One set of constants for all `groups` (same key form), by a soft-L1 fit of log(measured / predicted).
 
-    start: where the search begins and what the ridge pulls to. Rows faster than the hot bound must have been removed.
+    start: where the search begins and what the ridge pulls to, `spread` (in logs) being its width. Rows faster than the hot bound must have been removed.
     """
     constants = form.constants(groups[0].key)
     x0 = _encode(constants, start)
     low = np.array([np.log(c.low) if c.log else c.low for c in constants]) - 1e-9
     high = np.array([np.log(c.high) if c.log else c.high for c in constants]) + 1e-9
-    count = sum(len(g) for g in groups)
-    pull = ridge * np.sqrt(count) * _SOFT * np.array([1.0 if c.log else 2.0 for c in constants])
+    pull = _SOFT / spread * np.array([1.0 if c.log else 2.0 for c in constants])
 
     def residual(x: Array) -> Array:
         values = _decode(constants, x)
@@ -129,13 +128,13 @@ def cost(residual: Array) -> float:
     return float(np.median(error) + np.quantile(error, 0.9) / 4.0)
 
 
-def fit_group(form: Form, rows: Rows, start: Mapping[str, float], prior: Sequence[int] = (), ridge: float = _RIDGE) -> Fit:
+def fit_group(form: Form, rows: Rows, start: Mapping[str, float], prior: Sequence[int] = (), spread: float = _SPREAD) -> Fit:
     """Constants, gated residual table and held-out residuals of one group.
 
     start, prior: constants and table of the generation (or generic ones): where the search begins and what the ridge pulls to.
     The table is kept only where cross-validation by site says that it lowers the cost by 2 %.
     """
-    constants = fit_constants(form, [rows], start, ridge)
+    constants = fit_constants(form, [rows], start, spread)
     fold = folds(rows.site)
     closed, corrected = np.zeros(len(rows)), np.zeros(len(rows))
     for number in range(_FOLDS):
@@ -145,7 +144,7 @@ def fit_group(form: Form, rows: Rows, start: Mapping[str, float], prior: Sequenc
         if test.all():
             closed[:] = corrected[:] = log_residual(form, rows, constants)
             break
-        inner = fit_constants(form, [rows.take(~test)], start, ridge, steps=30)
+        inner = fit_constants(form, [rows.take(~test)], start, spread, steps=30)
         table = fit_correction(form, [(rows.take(~test), inner)], prior)
         closed[test] = log_residual(form, rows.take(test), inner)
         corrected[test] = log_residual(form, rows.take(test), inner, table)

@@ -1,12 +1,26 @@
-"""Calibration blocks: the constants of one kernel family on one device, with where they come from."""
+"""Calibration blocks: the constants of one kernel family on one device, with where they come from, and their files.
+
+Shipped blocks lie beside the hardware profiles, in hwprofiles/calibration/: one file per measured device, one per generation
+(constants that its devices share) and generic.yaml. Only the files of the device in use are read. A block in a device's own
+profile, or in a file that `calibrate` wrote, goes before them.
+"""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
 
 
 class Provenance(BaseModel):
-    """Where constants come from: nobody has to believe a number that they cannot trace."""
+    """Where constants come from: nobody has to believe a number that they cannot trace.
+
+    rows: how many were fitted. held_out_error: median |predicted / measured − 1| by cross-validation over sites (for a
+    generation or generic block: over devices left out).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -14,22 +28,99 @@ class Provenance(BaseModel):
     version: str = ""
     rows: int = 0
     split: str = ""
-    held_out_error: float | None = None  # median |predicted / measured - 1| of rows that were not fitted
+    held_out_error: float | None = None
     date: str = ""
 
 
 class CalibrationBlock(BaseModel):
-    """Constants of a kernel family for (software, kernel, dtype) of one device; names of constants carry their unit."""
+    """Constants of a kernel family for (software, kernel, dtypes); names of constants carry their unit.
+
+    form: the policy of the form (a GEMM's tile choice), or "variant". correction_percent: the residual table, in YAML a text of
+    integers; empty = none. interval_log_quantiles: size band → 10 % and 90 % quantile of log(measured / expected), held out.
+    seen: values of discrete shape facts (head_dim) that were fitted.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: str  # gemm, decode_attention, prefill_attention, mla_decode, mla_prefill, moe, collective, step, single_stream
-    software: str
+    software: str = ""
     software_version: str = ""
     dtype: str = ""
     kernel: str = ""
+    kv_dtype: str = ""
     form: str = ""
     constants: dict[str, float]
     correction_percent: tuple[int, ...] = ()
-    interval_log_quantiles: dict[str, tuple[float, float]] = {}  # size band → 10 % and 90 % quantile of log(measured / expected)
+    interval_log_quantiles: dict[str, tuple[float, float]] = {}
+    seen: dict[str, tuple[float, ...]] = {}
     provenance: Provenance
+
+    @field_validator("correction_percent", mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return tuple(int(word) for word in value.split()) if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        """The words that select the block: "gemm vllm bf16"."""
+        words = (self.family, self.software, self.kernel, self.dtype, self.kv_dtype, self.form if self.form == "variant" else "")
+        return " ".join(word for word in words if word)
+
+
+class CalibrationFile(BaseModel):
+    """What one file of blocks holds: the device or generation they are of, and the blocks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    blocks: tuple[CalibrationBlock, ...]
+
+
+def load_file(path: Path | str) -> CalibrationFile:
+    """The blocks in a YAML file. Raises ProfileError (file:line:key) for anything that cannot be used."""
+    from roofline.profiles import yamlfile
+
+    return yamlfile.read(path).validate(CalibrationFile)
+
+
+@lru_cache(maxsize=64)
+def shipped(name: str) -> tuple[CalibrationBlock, ...]:
+    """Shipped blocks of a device id, of "generation-NAME" or of "generic"; empty where there is no such file."""
+    from roofline.profiles import catalog
+
+    for folder in catalog.folders(catalog.HARDWARE):
+        path = folder / "calibration" / f"{name}.yaml"
+        if path.is_file():
+            return load_file(path).blocks
+    return ()
+
+
+def dump(file: CalibrationFile, header: str) -> str:
+    """The file as YAML text, one block after the other, numbers with four digits. `header`: comment lines on top."""
+    lines = [*(f"# {line}" for line in header.splitlines()), f"id: {file.id}", "blocks:"]
+    for block in file.blocks:
+        lines += _block_lines(block)
+    return "\n".join(lines) + "\n"
+
+
+def _block_lines(block: CalibrationBlock) -> Iterable[str]:
+    words = ("family", "software", "software_version", "dtype", "kernel", "kv_dtype", "form")
+    pairs = [f"{word}: {_text(getattr(block, word))}" for word in words if getattr(block, word)]
+    yield f"- {{{', '.join(pairs)},"
+    yield f"   constants: {{{', '.join(f'{name}: {value:.4g}' for name, value in block.constants.items())}}},"
+    if block.correction_percent:
+        yield f'   correction_percent: "{" ".join(map(str, block.correction_percent))}",'
+    if block.interval_log_quantiles:
+        bands = (f'"{band}": [{low:.4g}, {high:.4g}]' for band, (low, high) in block.interval_log_quantiles.items())
+        yield f"   interval_log_quantiles: {{{', '.join(bands)}}},"
+    if block.seen:
+        seen = (f"{name}: [{', '.join(f'{v:g}' for v in values)}]" for name, values in block.seen.items())
+        yield f"   seen: {{{', '.join(seen)}}},"
+    p = block.provenance
+    error = "" if p.held_out_error is None else f", held_out_error: {p.held_out_error:.4g}"
+    date = f", date: {_text(p.date)}" if p.date else ""
+    yield f"   provenance: {{source: {_text(p.source)}, version: {_text(p.version)}, rows: {p.rows}, split: {_text(p.split)}{error}{date}}}}}"
+
+
+def _text(value: str) -> str:
+    return f'"{value}"'

@@ -14,10 +14,8 @@ from roofline.timing.forms.base import (
     Constants,
     DeviceSpec,
     Form,
-    Grid,
     Key,
     Shape,
-    Table,
     bands_of,
     beyond_cache,
     pnorm,
@@ -179,11 +177,6 @@ def _band(shape: Shape, key: Key) -> NDArray[np.int64]:
     return bands_of(shape["tokens"], (16.0, 256.0, 2048.0))
 
 
-def _coordinates(shape: Shape, key: Key, spec: DeviceSpec) -> tuple[Array, ...]:
-    per_expert = shape["tokens"] * shape["top_k"] / shape["experts"]
-    return np.log2(shape["tokens"]), np.log2(per_expert), np.log2(shape["hidden"] * shape["intermediate"] / shape["tp"])
-
-
 MOE = Form(
     family="moe",
     columns=("tokens", "hidden", "intermediate", "matrices", "top_k", "experts", "tp", "ep", "alpha"),
@@ -193,7 +186,6 @@ MOE = Form(
     bound=bound,
     band=_band,
     bands=("T<=16", "T<=256", "T<=2048", "T>2048"),
-    grid=Grid((Table((0,), ((0, 3, 6, 8, 10, 13),)), Table((1, 2), ((-8, -3, 0, 3, 6, 10), (17, 20, 22, 24, 26)))), _coordinates),
     site=("hidden", "intermediate", "top_k", "experts"),
     prepare=prepare,
 )

@@ -1,0 +1,94 @@
+"""Which constants price a kernel on a device: its own, else the nearest that were measured, named and widened.
+
+Nearness: the same kernel on a device of the same generation before another kernel of the same device before constants of all
+devices; a block of the same dtype goes before one of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from roofline.errors import InputError
+from roofline.profiles.calibration import CalibrationBlock, shipped
+from roofline.timing.forms.base import DeviceSpec, Form, Key
+
+_GENERATION, _GENERIC = 1.0, 5.0
+_SOFTWARE, _KERNEL_KIN, _KERNEL, _DTYPE, _KV_DTYPE, _VARIANT = 2.0, 1.0, 4.0, 6.0, 3.0, 1.0
+_WIDEN = 0.25  # of the log quantiles, per unit of distance
+_GENERIC_SPREAD = (-0.35, 0.35)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The constants used for a key. widening: factor on the log quantiles of the interval. used: what they are, in words.
+
+    exact: they were fitted on this kernel of this device.
+    """
+
+    block: CalibrationBlock
+    constants: dict[str, float]
+    form: str
+    widening: float
+    used: str
+    exact: bool
+
+
+def choose(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock] = ()) -> Choice:
+    """The nearest block for `key` on the device: `own` blocks (of its profile or file) first, then the shipped ones.
+
+    Raises InputError when not even a generic block of the family exists.
+    """
+    key = form.policy(spec.generation, key)
+    candidates = list(_candidates(form, key, spec, own))
+    if not candidates:
+        raise InputError(f"no calibration of {form.family} at all: hwprofiles/calibration/generic.yaml is missing")
+    distance, _, where, block = min(candidates, key=lambda c: (c[0], c[1]))
+    words = block.label if where == spec.id else f"{block.label} of {where}"
+    policy = block.form if distance < _DTYPE else key.form
+    constants = {c.name: block.constants.get(c.name, c.start) for c in form.constants(_with_form(key, policy))}
+    return Choice(block, constants, policy, 1.0 + _WIDEN * distance, words, distance == 0.0)
+
+
+def _candidates(
+    form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]
+) -> Iterator[tuple[float, int, str, CalibrationBlock]]:
+    """(distance, tie-break, where it is from, block): fewer rows lose a tie."""
+    shelves = [
+        (0.0, spec.id, own),
+        (0.0, spec.id, shipped(spec.id)),
+        (_GENERATION, f"generation {spec.generation}", shipped(f"generation-{spec.generation}")),
+        (_GENERIC, "all devices", shipped("generic")),
+    ]
+    for order, (penalty, where, blocks) in enumerate(shelves):
+        for block in blocks:
+            if block.family == form.family:
+                yield penalty + _mismatch(key, block), 10**9 * order - block.provenance.rows, where, block
+
+
+def _mismatch(key: Key, block: CalibrationBlock) -> float:
+    distance = 0.0
+    if key.software != block.software and block.software:
+        distance += _SOFTWARE
+    if key.kernel != block.kernel and block.kernel:
+        distance += _KERNEL_KIN if not key.kernel or kin(key.kernel) == kin(block.kernel) else _KERNEL
+    if key.dtype != block.dtype:
+        distance += _DTYPE
+    if key.kv_dtype != block.kv_dtype:
+        distance += _KV_DTYPE
+    if (key.form == "variant") != (block.form == "variant"):
+        distance += _VARIANT
+    return distance
+
+
+def kin(kernel: str) -> str:
+    """The library that an attention kernel comes from, so that engines that share one can stand in for each other."""
+    for word, library in (("triton", "triton"), ("trtllm", "trtllm"), ("flashinfer", "flashinfer"), ("fidecode", "flashinfer"),
+                          ("fiprefill", "flashinfer"), ("torch_flow", "trtllm"), ("flash", "flash"), ("fa", "flash")):  # fmt: skip
+        if word in kernel:
+            return library
+    return kernel
+
+
+def _with_form(key: Key, form: str) -> Key:
+    return Key(key.software, key.dtype, key.kernel, key.kv_dtype, form)
