@@ -157,18 +157,18 @@ def batch_curve(setup: Setup, context: int, batches: list[int]) -> BatchCurve:
     price = setup.price(Batch.decode(setup.per_pass(sizes), context))
     expected = np.asarray(price.estimate.expected_s)
 
-    def rate(batch: int) -> float:
-        return batch / float(setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s)
+    def rate(batch: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(batch / setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s)
 
-    plateau = rate(LARGEST_BATCH)
+    plateau = float(rate(np.asarray([float(LARGEST_BATCH)]))[0])
     return BatchCurve(
         context=context,
         batch=sizes,
         tpot=price.estimate,
         tokens_per_s=sizes / expected,
         plateau_tokens_per_s=plateau,
-        knee=_first(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
-        eighty=_first(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
+        knee=_first_of_many(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
+        eighty=_first_of_many(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
     )
 
 
@@ -221,4 +221,16 @@ def _first(holds: Callable[[int], bool], largest: int) -> int | None:
             high = middle
         else:
             low = middle
+    return high
+
+
+def _first_of_many(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int) -> int | None:
+    """As _first, for a condition on arrays: each round asks about 128 points between the ends, so a few rounds are enough."""
+    low, high = 0, largest
+    if not holds(np.asarray([float(largest)]))[0]:
+        return None
+    while high - low > 1:
+        points = np.unique(np.linspace(low, high, 129).round())[1:]
+        first = int(np.argmax(holds(points)))
+        low, high = int(points[first - 1]) if first else low, int(points[first])
     return high

@@ -122,6 +122,8 @@ def replicas_needed(setup: Setup, load: Load, *, kv_limit: int, slot_limit: int)
 
     None when not even one request fits or meets the service levels, or when no load is stated.
     """
+    if load.concurrency is None and load.request_rate is None and load.users is None:
+        return None
     limit = min(kv_limit, slot_limit)
     best = largest_batch_within(setup, load, limit)
     if best < 1:
