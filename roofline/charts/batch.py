@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
 from roofline.charts import labels, style
-from roofline.charts.chart import Chart, Request, timing_basis
+from roofline.charts.chart import Chart, Request
 from roofline.phases import BatchCurve, batch_curve
 
 
@@ -65,7 +65,7 @@ def batch(request: Request) -> Chart:
         rows=rows,
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 

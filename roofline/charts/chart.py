@@ -10,7 +10,9 @@ from typing import Any
 from matplotlib.figure import FigureBase
 
 from roofline import __version__
+from roofline.batch import Batch
 from roofline.capacity import MemoryPlan, memory_plan
+from roofline.charts import pricing
 from roofline.errors import InputError
 from roofline.ledger import AS_SHIPPED, DEFAULT, SINGLE, Conventions, Parallel, Precision
 from roofline.phases import Setup
@@ -57,6 +59,11 @@ class Request:
             raise InputError("this chart needs a device: add -H NAME (`roofline hardware list` shows the known ones)")
         return Setup(self.the_model, self.devices[0], self.parallel, self.precision, self.engine, self.conventions)
 
+    @property
+    def basis(self) -> str:
+        """What the expected times rest on, in a sentence."""
+        return pricing.basis(self.setup.price(Batch.decode(1, 1)))
+
     def memory(self) -> MemoryPlan:
         """What fits on the first device. Raises InputError when no device was named."""
         setup = self.setup
@@ -97,8 +104,3 @@ class Chart:
         names = ", ".join(dict.fromkeys(device.name for device in self.request.devices))
         first = " · ".join(part for part in (names, f"roofline {__version__}", self.basis) if part)
         return (first, self.request.command) if self.request.command else (first,)
-
-
-def timing_basis(device: Hardware) -> str:
-    """Whether expected times of a device come from measurements of it or from constants that are the same for all."""
-    return f"expected times calibrated on {device.name}" if device.calibration else "expected times: generic constants, uncalibrated"

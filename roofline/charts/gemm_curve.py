@@ -10,11 +10,11 @@ from matplotlib.figure import FigureBase
 from roofline import units
 from roofline.batch import Batch
 from roofline.charts import style
-from roofline.charts.chart import Chart, Request, Row, timing_basis
+from roofline.charts.chart import Chart, Request, Row
 from roofline.charts.measured import MeasuredGemm, measured_gemms
+from roofline.charts.pricing import op_seconds
 from roofline.ledger import Op, build_ledger
 from roofline.timing.bound import op_bound_s, op_times
-from roofline.timing.generic import expected_op_s
 from roofline.timing.peaks import effective_peak
 
 MOST_ROWS = 8192
@@ -73,7 +73,7 @@ def gemm_curve(request: Request) -> Chart:
         rows=tuple(rows),
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 
@@ -96,8 +96,7 @@ def _weight(op: Op) -> float:
 def _rows(request: Request, label: str, op: Op, tokens: np.ndarray) -> list[Row]:
     device = request.setup.hardware
     bound, expected, flops, moved = (
-        np.broadcast_to(np.asarray(a), tokens.shape)
-        for a in (op_bound_s(op, device), expected_op_s(op, device), op.flops_each, op.bytes_each)
+        np.broadcast_to(np.asarray(a), tokens.shape) for a in (op_bound_s(op, device), op_seconds(op, device), op.flops_each, op.bytes_each)
     )
     return [
         {

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from roofline import units
 from roofline.batch import Batch
 from roofline.charts import style
-from roofline.charts.chart import Chart, Request, Row, timing_basis
+from roofline.charts.chart import Chart, Request, Row
 from roofline.timing.step import StepPrice
 
 _TINTS = {"compute": "#f6b78f", "weights": "#8fc1e3", "KV": "#d3e9f7", "link": "#f5d9a0"}  # of style.LIMITS, dark text readable on each
@@ -65,7 +65,7 @@ def heatmap(request: Request) -> Chart:
         rows=rows,
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 

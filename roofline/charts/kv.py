@@ -63,9 +63,11 @@ def kv(request: Request) -> Chart:
             if value:
                 axes.axhline(value / 2**30, color=style.INK, lw=1.2, ls=(0, (1, 1.5)))
                 label = f"{text} {units.format(value, 'bytes', binary=True)}"
+                below = value == weights
                 axes.annotate(
-                    label, (256, value / 2**30), (4, 2), textcoords="offset points", size=style.SMALL, va="bottom", bbox=labels.BACKING
-                )
+                    label, (256, value / 2**30), (4, -3 if below else 3), textcoords="offset points", size=style.SMALL,
+                    va="top" if below else "bottom", bbox=labels.BACKING,
+                )  # fmt: skip
         beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, "alignment": "left"}
         legend = axes.legend(**beside, handlelength=3.2, title="KV per token", title_fontsize=style.SMALL)
         for entry, (name, sizes) in zip(legend.get_texts(), stored.items(), strict=True):

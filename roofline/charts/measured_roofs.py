@@ -68,8 +68,8 @@ def _paint_roofs(axes: Axes, peaks: Mapping[str, float], bandwidth: float) -> No
         height = max(peak, shown[-1] * 1.35 if shown else 0.0)  # names of close roofs stand above each other
         shown.append(height)
         axes.annotate(
-            f"{name} {units.format(peak, 'flop_rate')}", (high, height), (5, 0), textcoords="offset points", size=style.TINY + 0.5, va="center",
-            annotation_clip=False,
+            f"{name} {units.format(peak, 'flop_rate')}", (high, height), (5, 0), textcoords="offset points", size=style.TINY + 0.5,
+            va="center", annotation_clip=False,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from roofline import units
 from roofline.charts import labels, style
-from roofline.charts.chart import Chart, Request, Row, timing_basis
+from roofline.charts.chart import Chart, Request, Row
 from roofline.errors import ShardError
 from roofline.ledger import Parallel
 from roofline.phases import Setup, batch_curve
@@ -75,7 +75,7 @@ def pareto(request: Request) -> Chart:
         rows=tuple(rows),
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 

@@ -11,15 +11,15 @@ from matplotlib.figure import FigureBase
 from roofline import units
 from roofline.batch import Batch
 from roofline.charts import labels, style
-from roofline.charts.chart import Chart, Request, Row, timing_basis
+from roofline.charts.chart import Chart, Request, Row
 from roofline.charts.measured import MeasuredGemm, gemm_op, measured_gemms
+from roofline.charts.pricing import op_seconds
 from roofline.charts.roof_paint import RIGHT, Roof, paint_roofs, paint_zones
 from roofline.dtypes import dtype
 from roofline.ledger import Op, build_ledger
 from roofline.phases import Setup
 from roofline.profiles.hardware import Hardware
 from roofline.timing.bound import limited_by, link_bandwidth, op_bound_s
-from roofline.timing.generic import expected_op_s
 from roofline.timing.peaks import effective_peak
 
 BATCHES = tuple(1 << i for i in range(9))
@@ -63,13 +63,13 @@ def roofline(request: Request) -> Chart:
         rows=tuple(_uniform(data)),
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 
 def _op_rows(setup: Setup, phase: str, batch: Batch) -> list[Row]:
     ledger = build_ledger(setup.model, batch, parallel=setup.parallel, precision=setup.precision, conventions=setup.conventions)
-    times = [op.count * float(expected_op_s(op, setup.hardware)) for op in ledger]
+    times = [op.count * float(op_seconds(op, setup.hardware)) for op in ledger]
     return [_op_row(op, phase, setup.hardware, seconds, seconds / sum(times)) for op, seconds in zip(ledger, times, strict=True)]
 
 
@@ -140,8 +140,8 @@ def _roof(device: Hardware, compute: str) -> Roof:
         device,
         compute,
         device.peaks[compute],
-        float(big.flops_each / expected_op_s(big, device)),
-        float(thin.bytes_each / expected_op_s(thin, device)),
+        float(big.flops_each / op_seconds(big, device)),
+        float(thin.bytes_each / op_seconds(thin, device)),
     )
 
 
@@ -161,7 +161,7 @@ def _roof_row(roof: Roof) -> Row:
 
 def _measured_row(gemm: MeasuredGemm, device: Hardware) -> Row:
     return {
-        **_op_row(gemm.op, "", device, float(expected_op_s(gemm.op, device)), 0.0),
+        **_op_row(gemm.op, "", device, float(op_seconds(gemm.op, device)), 0.0),
         "series": "measured",
         "name": gemm.label,
         "share_of_time": None,
@@ -267,7 +267,7 @@ def _paint_measured(axes: Axes, measured: list[MeasuredGemm], device: Hardware) 
     """Hollow predictions joined to filled measurements."""
     for gemm in measured:
         x = float(gemm.op.flops_each / gemm.op.bytes_each)
-        predicted, seen = (float(gemm.op.flops_each) / s for s in (float(expected_op_s(gemm.op, device)), gemm.seconds))
+        predicted, seen = (float(gemm.op.flops_each) / s for s in (float(op_seconds(gemm.op, device)), gemm.seconds))
         axes.plot([x, x], [predicted, seen], color=style.GREEN, lw=1, zorder=5)
         axes.plot(x, predicted, marker="o", mfc=style.PAPER, mec=style.GREEN, ls="none", zorder=5)
         axes.plot(x, seen, marker="o", mfc=style.GREEN, mec=style.GREEN, ls="none", zorder=5, gid="measured")

@@ -9,10 +9,10 @@ from matplotlib.figure import FigureBase
 from roofline import units
 from roofline.batch import Batch
 from roofline.charts import style
-from roofline.charts.chart import Chart, Request, Row, timing_basis
+from roofline.charts.chart import Chart, Request, Row
+from roofline.charts.pricing import launch_seconds, op_seconds
 from roofline.ledger import build_ledger
 from roofline.timing.bound import op_bound_s
-from roofline.timing.generic import DEFAULTS, expected_op_s
 from roofline.timing.step import StepPrice, as_run
 
 
@@ -73,7 +73,7 @@ def waterfall(request: Request) -> Chart:
         rows=tuple(rows),
         paint=paint,
         request=request,
-        basis=timing_basis(setup.hardware),
+        basis=request.basis,
     )
 
 
@@ -102,9 +102,9 @@ def _parts(request: Request, batch: Batch, price: StepPrice) -> dict[str, float]
         for op in as_run(ledger):
             if op.kind == "collective":
                 wire = float(op_bound_s(op, setup.hardware))
-                communication += op.count * (float(expected_op_s(op, setup.hardware)) - wire)
+                communication += op.count * (float(op_seconds(op, setup.hardware)) - wire)
             else:
-                launch += op.count * (DEFAULTS.launch_attention if op.kind.endswith("attention") else DEFAULTS.launch)
+                launch += op.count * launch_seconds(op)
             routing += op.count * (float(op_bound_s(op, setup.hardware, routing="uniform")) - float(op_bound_s(op, setup.hardware)))
     bound, serial, host = float(price.estimate.bound_s), float(price.serial_s), float(price.host_s)
     known = {"bound": bound, "one_after_another": serial - bound, "routing": routing, "launch": launch}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from roofline import units
 from roofline.charts.chart import Chart
@@ -114,7 +115,7 @@ class Column:
     binary: bool = False
 
 
-def grid(columns: Sequence[Column], rows: Sequence[dict[str, float | str | None]], caption: str = "") -> Grid:
+def grid(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], caption: str = "") -> Grid:
     """Rows of values in base units as a table."""
     numeric = frozenset(i for i, column in enumerate(columns) if column.kind != "text")
     cells = [[cell(row.get(c.key), c.kind, binary=c.binary) for c in columns] for row in rows]

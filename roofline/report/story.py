@@ -8,7 +8,7 @@ from typing import Any
 from roofline import __version__, units
 from roofline.batch import Batch
 from roofline.charts import Request, build
-from roofline.charts.chart import timing_basis
+from roofline.charts.pricing import op_seconds
 from roofline.ledger import build_ledger
 from roofline.phases import Phase
 from roofline.planning.load import operate
@@ -17,7 +17,6 @@ from roofline.report.document import Answer, Block, Code, Column, Document, Fact
 from roofline.report.results import result_sections
 from roofline.timing.bound import limited_by, op_bound_s
 from roofline.timing.estimate import Estimate
-from roofline.timing.generic import expected_op_s
 
 
 def tell(plan: Plan, request: Request, results: Sequence[Mapping[str, Any]] = ()) -> Document:
@@ -28,7 +27,7 @@ def tell(plan: Plan, request: Request, results: Sequence[Mapping[str, Any]] = ()
         verdict=_verdict(plan),
         answers=_answers(plan),
         sections=[
-            _asked(plan),
+            _asked(plan, request),
             _phases(plan, request),
             _memory(plan, request),
             _batch(plan, request),
@@ -77,7 +76,7 @@ def _range(estimate: Estimate, kind: str) -> str:
     return f"bound {bound} · 80 % interval {low} to {high}"
 
 
-def _asked(plan: Plan) -> Section:
+def _asked(plan: Plan, request: Request) -> Section:
     setup, load = plan.setup, plan.load
     device, model, layout = setup.hardware, setup.model, setup.parallel
     precision = setup.precision
@@ -91,7 +90,7 @@ def _asked(plan: Plan) -> Section:
         ("formats", f"weights {precision.weights or 'as in the checkpoint'}, KV {precision.kv_cache_dtype(model).name}"),
         ("engine", f"{setup.engine}, memory fraction {plan.memory.settings.utilization:g}"),
         ("lengths", f"{load.input_len:,} tokens in, {load.output_len:,} out; decode stands at {load.mean_context:,} cached tokens"),
-        ("times", timing_basis(device)),
+        ("times", request.basis),
     ]
     return Section("What was asked, and what is assumed", [Facts(pairs), Text(list(plan.assumptions), bullets=True)])
 
@@ -126,7 +125,8 @@ def _phases(plan: Plan, request: Request) -> Section:
 
 
 def _phase_name(phase: Phase) -> str:
-    return f"{phase.name}: {phase.batch:,} × {phase.new_tokens:,} on {phase.context:,}"
+    cached = f", {phase.context:,} cached each" if phase.context else ""
+    return f"{phase.name}: {phase.batch:,} × {phase.new_tokens:,} token{'s' if phase.new_tokens > 1 else ''}{cached}"
 
 
 def _memory(plan: Plan, request: Request) -> Section:
@@ -151,7 +151,8 @@ def _batch(plan: Plan, request: Request) -> Section:
     rows = [vars(point) | {"fits": "yes" if point.fits else "no"} for point in plan.curve]
     columns = [
         Column("batch", "batch", "integer"), Column("TPOT, bound", "bound_s", "time"), Column("expected", "expected_s", "time"),
-        Column("from", "low_s", "time"), Column("to", "high_s", "time"), Column("output tokens/s", "tokens_per_s", "token_rate"), Column("fits", "fits"),
+        Column("from", "low_s", "time"), Column("to", "high_s", "time"), Column("output tokens/s", "tokens_per_s", "token_rate"),
+        Column("fits", "fits"),
     ]  # fmt: skip
     kinds = ("batch", "heatmap", "pareto", "gemm-curve")
     return Section("Batch and throughput", [grid(columns, rows), *(Picture(build(kind, request)) for kind in kinds)])
@@ -196,13 +197,13 @@ def _ops(plan: Plan, caption: str, batch: Batch) -> Block:
     ledger = build_ledger(setup.model, batch, parallel=setup.parallel, precision=setup.precision, conventions=setup.conventions)
     rows: list[dict[str, Any]] = []
     for op in ledger:
-        times = {"bound": op.count * float(op_bound_s(op, device)), "expected": op.count * float(expected_op_s(op, device))}
+        times = {"bound": op.count * float(op_bound_s(op, device)), "expected": op.count * float(op_seconds(op, device))}
         counts = {"count": op.count, "flops": op.count * float(op.flops_each) or None, "bytes": op.count * float(op.bytes_each) or None}
         rows.append({"name": op.name, "layer": op.layer, "limited": limited_by(op, device), "formula": op.formula, **counts, **times})
     columns = [
         Column("op", "name"), Column("layer", "layer"), Column("runs", "count", "integer"), Column("FLOPs", "flops", "flop"),
-        Column("bytes", "bytes", "bytes"), Column("limited by", "limited"), Column("bound", "bound", "time"), Column("expected", "expected", "time"),
-        Column("FLOPs of one run", "formula"),
+        Column("bytes", "bytes", "bytes"), Column("limited by", "limited"), Column("bound", "bound", "time"),
+        Column("expected", "expected", "time"), Column("FLOPs of one run", "formula"),
     ]  # fmt: skip
     return grid(columns, rows, caption)
 
@@ -214,7 +215,7 @@ def _derivation(plan: Plan, request: Request) -> Section:
         "Bound of an operation: the larger of FLOPs/peak and bytes/bandwidth; of a step: the largest of its summed compute, memory and "
         "link times.",
         "Expected time: kernels one after another, each with its launch and the share of peak or bandwidth that it reaches, plus the "
-        f"engine's work on the host; {timing_basis(device)}.",
+        f"engine's work on the host; {request.basis}.",
         "Interval: 10 % and 90 % quantiles of measured over expected.",
         "KV tokens: what weights, activations and runtime leave of the engine's share of memory, over the KV bytes of a token, in blocks.",
         "Time to first token: the prefill of one prompt behind no other work; queueing is not in it.",

@@ -109,7 +109,7 @@ class Pages:
     def heading(self, text: str) -> None:
         """A section's title with a rule, never alone at the foot of a page."""
         self.gap(16)
-        self.need(90)
+        self.need(140)
         self.line(text, size=14, bold=True)
         self.rule(style.BLUE, 1.2)
         self.y += 7
@@ -172,9 +172,8 @@ class Pages:
         self.y += 1.5
 
     def _write(self, text: str, x: float, size: float, bold: bool, colour: str, align: str = "left") -> None:
-        self.page.text(
-            x / WIDTH, 1 - (self.y + size) / HEIGHT, text, size=size, weight="bold" if bold else "normal", color=colour, ha=align, va="baseline"
-        )  # fmt: skip
+        weight = "bold" if bold else "normal"
+        self.page.text(x / WIDTH, 1 - (self.y + size) / HEIGHT, text, size=size, weight=weight, color=colour, ha=align, va="baseline")
 
     def number(self) -> None:
         """Footers, once all pages are there."""
