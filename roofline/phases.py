@@ -230,7 +230,8 @@ def _first_of_many(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], la
     if not holds(np.asarray([float(largest)]))[0]:
         return None
     while high - low > 1:
-        points = np.unique(np.linspace(low, high, 129).round())[1:]
+        step = -(-(high - low) // 128)
+        points = np.append(np.arange(low + step, high, step), high)
         first = int(np.argmax(holds(points)))
-        low, high = int(points[first - 1]) if first else low, int(points[first])
+        low, high = (int(points[first - 1]) if first else low), int(points[first])
     return high
