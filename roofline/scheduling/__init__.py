@@ -8,7 +8,8 @@ from roofline.scheduling.request import Request, Status
 from roofline.scheduling.runs import RunPool
 from roofline.scheduling.sglang import SglangConfig, SglangScheduler
 from roofline.scheduling.static import StaticScheduler
-from roofline.scheduling.vllm import VllmConfig, VllmScheduler
+from roofline.scheduling.vllm import VllmScheduler
+from roofline.scheduling.vllm_config import VllmConfig
 
 __all__ = [
     "DEFAULT_BLOCK_SIZE",

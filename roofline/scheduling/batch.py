@@ -48,6 +48,14 @@ class ScheduledBatch:
         """Tokens computed in this pass, over all rows."""
         return len(self.decodes) + sum(chunk.new for chunk in self.chunks)
 
+    def plain(self, running: list[Request]) -> ScheduledBatch:
+        """The batch in which all of `running` decode one token: this one, if it is."""
+        if not self.chunks and len(self.decodes) == len(running):
+            return self
+        batch = ScheduledBatch()
+        batch.decodes, batch.full = list(running), True
+        return batch
+
     @property
     def sampling(self) -> list[Request]:
         """Who emits tokens."""

@@ -38,9 +38,9 @@ class Request:
     """
 
     __slots__ = (
+        "_content",
         "arrival",
         "block_ids",
-        "content",
         "end_tokens",
         "hold_blocks",
         "index",
@@ -71,7 +71,7 @@ class Request:
         self.num_prompt_tokens = self.num_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
         self.end_tokens = num_prompt_tokens + max_tokens
-        self.content = content or Segments(2 * index + 1)
+        self._content = content
         self.status = Status.WAITING
         self.num_computed_tokens = self.num_spec_tokens = self.num_output_placeholders = 0
         self.num_preemptions = self.num_hashed_blocks = self.num_blocks = self.pool_mark = 0
@@ -79,6 +79,13 @@ class Request:
         self.arrival = 0
         self.block_ids: list[int] = []
         self.remote_kv = self.hold_blocks = False
+
+    @property
+    def content(self) -> Content:
+        """What it says, for a prefix cache."""
+        if self._content is None:
+            self._content = Segments(2 * self.index + 1)
+        return self._content
 
     @property
     def num_output_tokens(self) -> int:

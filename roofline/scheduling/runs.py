@@ -140,7 +140,9 @@ class RunPool:
         if need > self.num_free:
             return False
         if need > 0:
-            self._hand_out(request, need)
+            request.num_blocks += need
+            request.pool_mark = request.num_blocks * self.block_size
+            self._take(need)
         full = min(num_known, request.num_prompt_tokens) // self.block_size
         if full > request.num_hashed_blocks:
             self._cache(request, full)
@@ -148,12 +150,16 @@ class RunPool:
 
     def grow(self, requests: Sequence[Request]) -> None:
         """See Pool."""
+        size, total = self.block_size, 0
         for request in requests:
-            self._hand_out(request, -(-request.num_computed_tokens // self.block_size) - request.num_blocks)
+            blocks = -(-request.num_computed_tokens // size)
+            total += blocks - request.num_blocks
+            request.num_blocks = blocks
+            request.pool_mark = blocks * size
+        self._take(total)
 
-    def _hand_out(self, request: Request, need: int) -> None:
-        request.num_blocks += need
-        request.pool_mark = request.num_blocks * self.block_size
+    def _take(self, need: int) -> None:
+        """Hands out `need` blocks, evicting from the queue when the blank ones are used up."""
         self.num_free -= need
         self._blank -= need
         while self._blank < 0:

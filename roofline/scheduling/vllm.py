@@ -6,7 +6,6 @@ Semantics as of vLLM 0.33.0; the parts that differ in 0.19.0 are options (waterm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from roofline.errors import InputError
@@ -14,44 +13,7 @@ from roofline.scheduling.batch import Chunk, ScheduledBatch
 from roofline.scheduling.blocks import Pool
 from roofline.scheduling.queues import FcfsQueue, PriorityQueue, order
 from roofline.scheduling.request import Request, Status, ensure
-
-
-@dataclass(frozen=True)
-class VllmConfig:
-    """Options by vLLM's names, with its defaults for small devices.
-
-    num_speculative_tokens: drafts per step; num_lookahead_tokens: extra slots for the drafter (None = as many as drafts; 0 for n-gram).
-    draft_slots: extra rows that a drafter puts into the batch per request (1 for a separate draft model).
-    reserve_full_isl: admit only if the whole current sequence would fit. watermark: share of the pool that admission leaves free.
-    long_prompt_tokens, max_long_prompts: at most so many prompts above that length prefill at once (0 = no limit); others may pass them.
-    """
-
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 256
-    max_model_len: int | None = None
-    enable_chunked_prefill: bool = True
-    policy: str = "fcfs"
-    long_prefill_token_threshold: int = 0
-    reserve_full_isl: bool = True
-    watermark: float = 0.0
-    num_speculative_tokens: int = 0
-    num_lookahead_tokens: int | None = None
-    draft_slots: int = 0
-    long_prompt_tokens: int = 0
-    max_long_prompts: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
-            raise InputError(f"1 ≤ max_num_seqs {self.max_num_seqs} ≤ max_num_batched_tokens {self.max_num_batched_tokens} does not hold")
-        if self.policy not in ("fcfs", "priority"):
-            raise InputError(f"policy {self.policy!r}: fcfs or priority")
-        if not 0 <= self.watermark < 1:
-            raise InputError(f"watermark {self.watermark} is a share of the blocks: 0 ≤ watermark < 1")
-
-    @property
-    def lookahead(self) -> int:
-        """Slots kept for drafts beyond the scheduled tokens."""
-        return self.num_speculative_tokens if self.num_lookahead_tokens is None else self.num_lookahead_tokens
+from roofline.scheduling.vllm_config import VllmConfig
 
 
 class VllmScheduler:
@@ -68,6 +30,7 @@ class VllmScheduler:
         self._arrivals = 0
         self._blocked = False
         self._steady = False
+        self._shortest = 0
 
     @property
     def num_waiting(self) -> int:
@@ -122,33 +85,49 @@ class VllmScheduler:
         return batch
 
     def _schedule_running(self, batch: ScheduledBatch) -> int:
-        """Phase A; returns the budget that is left. Decodes with a free slot, nearly all rows, are dealt with in the loop itself."""
-        running, decodes, context, index = self.running, batch.decodes, 0, 0
+        """Phase A; returns the budget that is left. Plain decodes come first, as nearly all rows are; the rest row by row."""
         budget = self.config.max_num_batched_tokens
-        while index < len(running) and budget > 0:
-            request = running[index]
-            computed, placeholders = request.num_computed_tokens, request.num_output_placeholders
+        index = 0 if self.config.num_speculative_tokens else self._schedule_decodes(batch)
+        budget -= len(batch.decodes)
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
             index += 1
-            if placeholders and computed + 2 - placeholders >= request.end_tokens:
+            if self._completed_in_flight(request):
                 batch.num_ending += 1
                 continue
-            new = request.num_tokens + request.num_spec_tokens + placeholders - computed
-            if new == 1 and request.num_prompt_tokens <= computed < request.pool_mark:
-                request.num_computed_tokens = computed + 1
-                request.num_output_placeholders = placeholders + 1
-                context += computed
-                decodes.append(request)
-                budget -= 1
-            elif new > 0:
-                batch.decode_context = context
-                before = len(running)
+            new = request.num_tokens + request.num_spec_tokens + request.num_output_placeholders - request.num_computed_tokens
+            if new > 0:
+                before = len(self.running)
                 budget = self._schedule_one(request, new, batch, budget)
-                context = batch.decode_context
                 if request.status is Status.PREEMPTED:
                     break
                 index -= self._removed_before(before, request, index)
-        batch.decode_context = context
         return budget
+
+    @staticmethod
+    def _completed_in_flight(request: Request) -> bool:
+        """Whether the one batch that may be in flight gives the request its last token."""
+        flying = request.num_output_placeholders
+        return flying > 0 and request.num_computed_tokens + 2 - flying >= request.end_tokens
+
+    def _schedule_decodes(self, batch: ScheduledBatch) -> int:
+        """The leading running requests as far as they need one token and no more than free blocks; returns how many were seen."""
+        decodes, allocate, context, ending = batch.decodes, self.pool.allocate, 0, 0
+        for request in self.running:
+            computed, flying = request.num_computed_tokens, request.num_output_placeholders
+            if flying and computed + 2 - flying >= request.end_tokens:
+                ending += 1
+                continue
+            if request.num_tokens + flying - computed != 1 or computed < request.num_prompt_tokens:
+                break
+            if computed >= request.pool_mark and not allocate(request, computed + 1, computed):
+                break
+            request.num_computed_tokens = computed + 1
+            request.num_output_placeholders = flying + 1
+            context += computed
+            decodes.append(request)
+        batch.decode_context, batch.num_ending = context, ending
+        return len(decodes) + ending
 
     def _removed_before(self, before: int, request: Request, index: int) -> int:
         """How far the list moved under the loop: only the priority policy takes victims from in front of the requester."""
@@ -348,7 +327,7 @@ class VllmScheduler:
         running = self.running
         if not (self._steady and running) or (self.waiting and not self._blocked):
             return 0
-        steps = min([r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running])
+        steps = self._shortest = min([r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running])
         free = self.pool.num_free
         while steps > 0 and len(running) * (steps // self.pool.block_size + 1) > free and self._growth(steps) > free:
             steps //= 2
@@ -364,16 +343,14 @@ class VllmScheduler:
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
-        done, growing = [], []
-        for request in self.running:
-            tokens = request.num_tokens = request.num_tokens + steps
-            computed = request.num_computed_tokens = request.num_computed_tokens + steps
-            if computed > request.pool_mark:
-                growing.append(request)
-            if tokens >= request.end_tokens:
-                done.append(request)
-        self.pool.grow(growing)
-        return [request for request in done if self._finish(request)]
+        running = self.running
+        for request in running:
+            request.num_tokens += steps
+            request.num_computed_tokens += steps
+        self.pool.grow([request for request in running if request.num_computed_tokens > request.pool_mark])
+        if steps < self._shortest:
+            return []
+        return [request for request in list(running) if request.num_tokens >= request.end_tokens and self._finish(request)]
 
     def check_integrity(self) -> None:
         """See Scheduler."""

@@ -71,7 +71,8 @@ def _mean_by(times: Floats, values: Floats, edges: Floats) -> Floats:
     good = np.isfinite(times) & np.isfinite(values)
     count = np.histogram(times[good], edges)[0]
     total = np.histogram(times[good], edges, weights=values[good])[0]
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    mean: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return mean
 
 
 def request_rows(result: Result) -> list[dict[str, Any]]:

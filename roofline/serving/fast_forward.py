@@ -26,18 +26,6 @@ class Stretch(NamedTuple):
     emitted_s: float
 
 
-class Gaps:
-    """Logs a run of gaps between tokens of `rows` sequences: the first ones as they are, the others as one line."""
-
-    def __init__(self, log: array[float], rows: int) -> None:
-        self._log, self._rows = log, rows
-
-    def add(self, first_s: float, last_s: float, steps: int) -> None:
-        """`steps` gaps that go evenly from first_s to last_s."""
-        if steps > 0:
-            self._log.extend((first_s, last_s, steps, self._rows))
-
-
 def alternating(
     timer: DecodeTimer, rows: int, context: int, host: float, clock: float, emitted_s: float, steps: int, until: float, log: array[float]
 ) -> Stretch:
@@ -45,62 +33,64 @@ def alternating(
 
     rows, context: sequences and their past tokens in all; host: CPU seconds of each step; emitted_s: when the rows emitted last.
     """
-    gaps, done = Gaps(log, rows), 0
+    done = 0
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
-        begin, at, left = done, context, min(steps - done, (last - context) // rows + 1)
-        first_end = clock + host + (base + slope * context)
+        left = min(steps - done, (last - context) // rows + 1)
+        first_gap = clock + host + (base + slope * context) - emitted_s
+        second_gap = host + (base + slope * (context + rows))
+        count = left
         while left and clock < until:
             clock = clock + host + (base + slope * context)
             context += rows
             left -= 1
-        count = (context - at) // rows
-        done = begin + count
-        gaps.add(first_end - emitted_s, first_end - emitted_s, 1)
-        gaps.add(host + (base + slope * (at + rows)), host + (base + slope * (context - rows)), count - 1)
+        count -= left
+        done += count
         emitted_s = clock
+        if count == 1:
+            log.extend((first_gap, first_gap, 1, rows))
+        else:
+            last_gap = host + (base + slope * (context - rows))
+            log.extend((first_gap, first_gap, 1, rows, second_gap, last_gap, count - 1, rows))
     return Stretch(done, clock, clock, emitted_s)
 
 
 def pipelined(
-    timer: DecodeTimer,
-    rows: int,
-    context: int,
-    host: float,
-    clock: float,
-    end: float,
-    emitted_s: float,
-    steps: int,
-    until: float,
-    log: array[float],
+    timer: DecodeTimer, rows: int, context: int, host: float, clock: float, end: float, steps: int, until: float, log: array[float]
 ) -> Stretch:
     """A batch (it ends at `end`) runs while the next is scheduled at `clock` (< until); scheduling one takes in the one before.
 
-    Arguments as in `alternating`. A step starts when the device is free and the host is ready, whichever is later.
+    Arguments as in `alternating`; the tokens of the batch in flight are the caller's to log. A step starts when the device is
+    free and the host is ready, whichever is later.
     """
-    gaps, done = Gaps(log, rows), 0
+    done, emitted_s = 0, end
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
-        left = min(steps - done, (last - context) // rows + 1)
-        device_bound = end >= clock + host
-        singles, first, count = 2, 0.0, 0
-        while left and clock < until:
-            ready = clock + host
-            if (end >= ready) is not device_bound:
-                break
-            gap = end - emitted_s
-            emitted_s = end
-            clock = end if device_bound else ready
-            end = clock + (base + slope * context)
-            context += rows
-            left -= 1
-            done += 1
-            if singles:
-                singles -= 1
-                gaps.add(gap, gap, 1)
-            elif count == 0:
-                first, count = gap, 1
-            else:
-                count += 1
-        gaps.add(first, gap, count)
+        left = count = min(steps - done, (last - context) // rows + 1)
+        gaps = [end - emitted_s] if done else []
+        if end >= clock + host:
+            second_gap = base + slope * context
+            while left and clock < until and end >= clock + host:
+                clock = end
+                end = clock + (base + slope * context)
+                context += rows
+                left -= 1
+            emitted_s, last_gap = clock, base + slope * (context - 2 * rows)
+        else:
+            while left and clock < until and end < clock + host:
+                if left == count - 1:
+                    gaps.append(end - emitted_s)
+                emitted_s = end
+                clock = clock + host
+                end = clock + (base + slope * context)
+                context += rows
+                left -= 1
+            second_gap = last_gap = host + slope * rows
+        count -= left
+        done += count
+        for gap in gaps:
+            log.extend((gap, gap, 1, rows))
+        even = count - len(gaps) - (done == count)
+        if even > 0:
+            log.extend((second_gap, last_gap, even, rows))
     return Stretch(done, clock, end, emitted_s)

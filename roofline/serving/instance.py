@@ -167,22 +167,24 @@ class Instance:
             self.finished += finished
 
     def _stretch(self, steps: int, until: float) -> bool:
-        """Jumps over plain decode steps of all running requests; False if they have not all just emitted together."""
-        running, since, in_flight = self.scheduler.running, self._emitted_s, self._in_flight
-        if not self._last.full:
-            return False
-        rows = len(running)
+        """Jumps over plain decode steps of all running requests; False if they do not all emit together."""
+        scheduler, running, in_flight, log = self.scheduler, self.scheduler.running, self._in_flight, self.recorder.gaps
+        rows, start = len(running), self.clock
         context = sum([request.num_computed_tokens for request in running])
-        host, start, gaps = self.timer.host_time(rows), self.clock, self.recorder.gaps
-        if not self.asynchronous:
-            done = fast_forward.alternating(self.timer, rows, context, host, start, since, steps, until, gaps)
-        elif in_flight is None or in_flight[0].chunks or len(in_flight[0].decodes) != rows:
-            return False
+        host = self.timer.host_time(rows)
+        if in_flight is None:
+            if self.asynchronous or not self._last.full:
+                return False
+            done = fast_forward.alternating(self.timer, rows, context, host, start, self._emitted_s, steps, until, log)
         else:
-            done = fast_forward.pipelined(self.timer, rows, context, host, start, in_flight[1], since, steps, until, gaps)
-            self._in_flight = in_flight[0], done.end
+            batch, end = in_flight
+            if not batch.full or len(batch.decodes) + len(batch.chunks) != rows:
+                return False
+            self._emit(batch, end)
+            done = fast_forward.pipelined(self.timer, rows, context, host, start, end, steps, until, log)
+            self._last = plain = batch.plain(running)
+            self._in_flight = plain, done.end
         self.clock, self._emitted_s = done.clock, done.emitted_s
-        scheduler = self.scheduler
         waiting = scheduler.num_waiting
         self._retire(scheduler.advance(done.steps), done.emitted_s)
         self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, scheduler.kv_usage, self.number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,9 +68,13 @@ class Workload:
 
     def request(self, index: int) -> Request:
         """Request `index` for a scheduler."""
-        own = own_id(index)
-        content = Segments(own) if self.segments is None else Segments(own, self.segments[index])
-        return Request(str(index), int(self.input_tokens[index]), int(self.output_tokens[index]), index=index, content=content)
+        inputs, outputs = self._lengths
+        content = None if self.segments is None else Segments(own_id(index), self.segments[index])
+        return Request(str(index), inputs[index], outputs[index], index=index, content=content)
+
+    @cached_property
+    def _lengths(self) -> tuple[list[int], list[int]]:
+        return self.input_tokens.tolist(), self.output_tokens.tolist()
 
     def slice(self, start: int, stop: int) -> Workload:
         """Requests start … stop − 1 of an open loop, time running from the first of them."""

@@ -67,7 +67,8 @@ def scripts(draw):
     actions = []
     for _ in range(draw(st.integers(1, 40))):
         if draw(st.booleans()):
-            actions.append(("start", draw(st.integers(0, 3)), draw(st.integers(0, 90)), draw(st.integers(1, 120)), draw(st.integers(0, 20))))
+            numbers = (st.integers(0, 3), st.integers(0, 90), st.integers(1, 120), st.integers(0, 20))
+            actions.append(("start", *map(draw, numbers)))
         else:
             actions.append(("end", draw(st.integers(0, 5))))
     return actions
