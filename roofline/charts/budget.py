@@ -36,8 +36,12 @@ def budget(request: Request) -> Chart:
         axes.spines["left"].set_visible(False)
         widest = max(max(plan.total_bytes, _spent(plan)) for plan in plans)
         for i, plan in enumerate(plans):
-            _bar(axes, len(plans) - 1 - i, plan, widest)
-        axes.set(xlim=(0, widest / 2**30 * 1.03), ylim=(-0.75, len(plans) - 0.2), xlabel="memory of one GPU (GiB)")
+            _bar(axes, len(plans) - 1 - i, plan, widest, alone=len(plans) == 1)
+        axes.set(
+            xlim=(0, widest / 2**30 * 1.03 if len(plans) == 1 else widest / 2**30 * 1.12),
+            ylim=(-0.75, len(plans) - 0.2),
+            xlabel="memory of one GPU (GiB)",
+        )
         names = [device.name for device in request.devices] if len(plans) > 1 else [""]
         axes.set_yticks(range(len(plans) - 1, -1, -1), [name.replace(" ", "\n", 1) for name in names])
         axes.tick_params(axis="y", length=0)
@@ -81,9 +85,9 @@ def _rows(plan: MemoryPlan) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _bar(axes: Axes, height: int, plan: MemoryPlan, widest: float) -> None:
-    """One stacked bar; parts too thin for text get theirs above, with a leader."""
-    reached, above = 0.0, 0
+def _bar(axes: Axes, height: int, plan: MemoryPlan, widest: float, *, alone: bool) -> None:
+    """One stacked bar; parts too thin for text get theirs above when there is one bar, else only the KV gets it, behind the bar."""
+    reached, above, end = 0.0, {"left": 0, "right": 0}, max(plan.total_bytes, _spent(plan)) / 2**30
     for name, value in _parts(plan).items():
         if not value:
             continue
@@ -94,14 +98,17 @@ def _bar(axes: Axes, height: int, plan: MemoryPlan, widest: float) -> None:
         if value > 0.11 * widest:
             box = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
             axes.text(middle, height, text, ha="center", va="center", size=style.SMALL, color=ink, bbox=box)
-        else:
-            side = "right" if middle > 0.85 * widest / 2**30 or above % 2 == 0 else "left"  # pairs stand left and right of each other
+        elif alone:
+            edge = middle > 0.85 * widest / 2**30
+            side = "right" if edge or above["right"] <= above["left"] else "left"  # pairs stand left and right of each other
+            leader = {"arrowstyle": "-", "lw": 0.5, "color": style.MUTED, "shrinkA": 0, "shrinkB": 0}
+            spot, shift = (middle, height + 0.25), (0, 8 + 13 * above[side])
             axes.annotate(
-                f"{name} {text}", (middle, height + 0.25), (0, 8 + 13 * (above // 2)), textcoords="offset points", ha=side,
-                va="bottom", size=style.SMALL,
-                arrowprops={"arrowstyle": "-", "lw": 0.5, "color": style.MUTED, "shrinkA": 0, "shrinkB": 0},
-            )  # fmt: skip
-            above += 1
+                f"{name} {text}", spot, shift, textcoords="offset points", ha=side, va="bottom", size=style.SMALL, arrowprops=leader
+            )
+            above[side] += 1
+        elif name == "KV cache":
+            axes.annotate(f"KV {text}", (end, height), (5, 0), textcoords="offset points", va="center", size=style.SMALL)
         reached += value
     axes.plot([plan.total_bytes / 2**30] * 2, [height - 0.3, height + 0.3], color=style.INK, lw=1.6)
 

@@ -49,15 +49,18 @@ def gemm_curve(request: Request) -> Chart:
             right.plot(tokens, flops / expected / 1e12, color=colour, ls=dash, marker=marker, markevery=9, gid=f"rate:{label}")
             if end:
                 right.axvline(end, color=colour, lw=0.9, ls=(0, (1, 2)))
+        shapes = {(op.n, op.k): look[0] for op, look in zip(ops.values(), style.SERIES, strict=False)}
         for gemm in measured:
+            match = shapes.get((gemm.op.n, gemm.op.k))
+            if match:  # other shapes have other times; their rates compare
+                left.plot(gemm.op.m, gemm.seconds / unit, marker="o", color=match, mec=style.INK, mew=0.6, ls="none", ms=5, gid="measured")
             rate = float(gemm.op.flops_each) / gemm.seconds / 1e12
-            left.plot(gemm.op.m, gemm.seconds / unit, marker="o", color=style.INK, ls="none", ms=4, gid="measured")
-            right.plot(gemm.op.m, rate, marker="o", color=style.INK, ls="none", ms=4)
+            right.plot(gemm.op.m, rate, marker="o", color=match or style.MUTED, mec=style.INK, mew=0.6, ls="none", ms=5 if match else 3)
         right.axhline(peak / 1e12, color=style.INK, lw=1.0)
         right.annotate(f"peak {units.format(peak, 'flop_rate')}", (1, peak / 1e12), (0, 3), textcoords="offset points", size=style.SMALL)
         left.set_ylabel(f"time of one product ({name})")
         right.set_ylabel("rate (TFLOP/s)")
-        times = [float(row[key]) / unit for row in rows for key in ("bound_s", "expected_s", "measured_s") if row.get(key)]
+        times = [float(row[key]) / unit for row in rows for key in ("bound_s", "expected_s") if row[key]]
         left.set_ylim(*style.log_span(times, below=1.4, above=6.0))
         right.set_ylim(
             *style.log_span([float(row["flops"]) / float(row["expected_s"]) / 1e12 for row in rows if row["expected_s"]] + [peak / 1e12])

@@ -50,7 +50,7 @@ def kv(request: Request) -> Chart:
         style.log_counts(axes.xaxis, 256, 1 << 20, most=7)
         axes.set_yscale("log")
         everything = [b for sizes in stored.values() for b in sizes] + [weights] + ([memory] if memory else [])
-        axes.set_ylim(*style.log_span([b / 2**30 for b in everything], below=1.3, above=1.8))
+        axes.set_ylim(*style.log_span([b / 2**30 for b in everything], below=3.0, above=1.8))
         axes.set(xlabel="cached tokens per sequence", ylabel=f"KV cache of {_sequences(request.batch)}, one GPU (GiB)")
         style.plain_numbers(axes.yaxis)
         for (name, sizes), (colour, marker, dash) in zip(stored.items(), style.SERIES, strict=False):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from roofline.charts.style import MUTED, PAPER, SMALL
+from roofline.charts.style import MUTED, PAPER, SMALL, cells
 
 BACKING = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.6}  # keeps a text readable where it crosses a line
 Box = tuple[float, float, float, float]  # left, bottom, right, top in points
@@ -80,8 +79,7 @@ def _joined(group: Sequence[Label]) -> Label:
 
 def text_size(text: str, size: float) -> tuple[float, float]:
     """Width and height in points that a line of text takes at most: wide East Asian characters count double."""
-    cells = sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-    return 0.6 * size * cells + 2, 1.2 * size
+    return 0.6 * size * cells(text) + 2, 1.2 * size
 
 
 def box_of(axes: Axes, x0: float, y0: float, x1: float, y1: float) -> Box:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,10 +43,12 @@ def measured_roofs(
         xs = [row["intensity"] for row in data]
         axes.set(xscale="log", yscale="log", xlim=style.log_span([*xs, *(p / bandwidth for p in peaks.values())]))
         axes.set_ylim(*style.log_span([*(row["flop_per_s"] for row in data), *peaks.values()]))
-        axes.set(xlabel="arithmetic intensity (FLOP/B)", ylabel="rate (FLOP/s)")
+        unit, name = (1e12, "TFLOP/s") if max(peaks.values()) >= 1e13 else (1e9, "GFLOP/s")
+        axes.set(xlabel="arithmetic intensity (FLOP/B)", ylabel=f"rate ({name})")
         _paint_roofs(axes, peaks, bandwidth)
         _paint_points(axes, data)
-        axes.yaxis.set_major_formatter(lambda value, _: units.format(value, "flop_rate"))
+        style.plain_numbers(axes.xaxis)
+        style.plain_numbers(axes.yaxis, unit)
 
     best = max(peaks, key=lambda name: peaks[name])
     return Chart(
@@ -74,14 +77,16 @@ def _paint_roofs(axes: Axes, peaks: Mapping[str, float], bandwidth: float) -> No
 
 
 def _paint_points(axes: Axes, data: Sequence[Mapping[str, Any]]) -> None:
-    groups = sorted({(row["op"], row["dtype"]) for row in data})
+    sizes = Counter((row["op"], row["dtype"]) for row in data)
+    groups = sorted(sizes)
     for number, (op, dtype) in enumerate(groups):
         colour, marker = style.SERIES[number % 6][0], "osD^vPX*"[number % 8]
         for operands, fill in (("cold", colour), ("hot", "none")):
             own = [row for row in data if (row["op"], row["dtype"], row["operands"]) == (op, dtype, operands)]
             if own:
+                label = f"{op.replace('_', ' ')} {dtype}" if operands == "cold" or len(own) == sizes[op, dtype] else None
                 axes.plot(
                     [row["intensity"] for row in own], [row["flop_per_s"] for row in own], marker=marker, ms=5, ls="none", color=colour,
-                    mfc=fill, alpha=0.85, gid=f"{op}:{dtype}:{operands}", label=f"{op.replace('_', ' ')} {dtype} ({operands})",
+                    mfc=fill, alpha=0.85, gid=f"{op}:{dtype}:{operands}", label=label,
                 )  # fmt: skip
-    axes.legend(loc="upper left", borderaxespad=0.2, fontsize=style.TINY)
+    axes.legend(loc="lower right", borderaxespad=0.2, fontsize=style.TINY)

@@ -104,7 +104,6 @@ def _mark_prompt(axes: Axes, rows: tuple[dict[str, float], ...], prompt: int) ->
     here = next(row for row in rows if row["tokens"] == prompt)
     share = 100 * here["attention_share"]
     axes.plot(prompt, share, marker="s", color=style.VERMILION, ls="none")
-    axes.annotate(
-        f"{prompt:,} tokens:\n{units.significant(share, 2)} %", (prompt, share), (0.04, 0.36), textcoords="axes fraction", size=style.SMALL,
-        arrowprops={"arrowstyle": "-", "lw": 0.5, "color": style.MUTED, "shrinkB": 4},
-    )  # fmt: skip
+    leader = {"arrowstyle": "-", "lw": 0.5, "color": style.MUTED, "shrinkB": 4}
+    text, spot = f"{prompt:,} tokens:\n{units.significant(share, 2)} %", (0.04, 0.85 if share > 45 else 0.36)
+    axes.annotate(text, (prompt, share), spot, textcoords="axes fraction", size=style.SMALL, arrowprops=leader)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import textwrap
+import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -110,7 +111,7 @@ def frame(figure: FigureBase, title: str, subtitle: str, footer: Sequence[str]) 
     """The finding as title, what is shown below it, and the footer: device, version, command."""
     lines = textwrap.wrap(shortened(title, 136), 70, break_on_hyphens=False)[:2]
     figure.text(0.018, 0.972, "\n".join(lines), size=TITLE_SIZE, weight="bold", va="top", linespacing=1.2)
-    figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, 122), size=SMALL, color=MUTED, va="top")
+    figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, 114), size=SMALL, color=MUTED, va="top")
     small = [line for text in footer for line in textwrap.wrap(text, 148, break_on_hyphens=False)]
     figure.text(0.018, 0.016, "\n".join(small[:3]), size=TINY, color=MUTED, va="bottom", linespacing=1.25)
 
@@ -121,11 +122,19 @@ def panels(figure: FigureBase, columns: int = 1, *, right: float = RIGHT, left: 
     return [figure.add_axes((left + i * (width + gap), BOTTOM, width, TOP - BOTTOM)) for i in range(columns)]
 
 
+def cells(text: str) -> int:
+    """Columns that a text takes when wide East Asian characters take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
 def shortened(text: str, most: int) -> str:
-    """`text` with its middle left out when it is longer than `most` characters."""
-    if len(text) <= most:
+    """`text` with its middle left out when it takes more than `most` columns."""
+    if cells(text) <= most:
         return text
-    return text[: most // 2 - 1] + "…" + text[-(most - most // 2) :]
+    half = len(text) // 2
+    while half > 1 and cells(text[:half]) + cells(text[-half:]) >= most:
+        half -= 1
+    return f"{text[:half]}…{text[-half:]}"
 
 
 def compact(value: float) -> str:
