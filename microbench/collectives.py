@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -28,6 +29,7 @@ from roofline.records import JsonlWriter, Measurement
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = {"cpu": (2**12, 2**16, 2**20, 2**24), "cuda": (2**12, 2**16, 2**20, 2**24, 2**28)}
 START_S = 8.0  # of torchrun and torch in each rank on a slow machine
+END_S = 1.5
 SAMPLES, BURST_S = 15, 0.01
 
 
@@ -40,14 +42,8 @@ def operation(name: str, size: int, device: str) -> tuple[Call, Callable[[], boo
     whole, part = size // 4, size // 4 // ranks
     value = float(rank + 1)
     if name == "all_reduce":
-        # the mean, so that repeating the call in place does not overflow: gloo has no average, so the input is scaled first
-        data = torch.empty(whole, device=device)
-
-        def reduce() -> None:
-            dist.all_reduce(data, op=dist.ReduceOp.MAX)
-
-        data.fill_(value)
-        return reduce, lambda: bool((data == ranks).all())
+        data = torch.full((whole,), value, device=device)  # the maximum: a sum in place would grow with each call
+        return lambda: dist.all_reduce(data, op=dist.ReduceOp.MAX), lambda: bool((data == ranks).all())
     if name == "all_gather":
         data, out = torch.full((part,), value, device=device), torch.empty(part * ranks, device=device)
         return lambda: dist.all_gather_into_tensor(out, data), lambda: _steps(out, ranks)
@@ -78,14 +74,24 @@ def measure_collective(name: str, size: int, device: Device, environment: str, b
     calls = max(1, min(math.ceil(BURST_S / rough), 1000))
     count = max(3, min(SAMPLES, int(budget_s / (calls * rough))))
     samples = _slowest([_burst(call, calls, device) for _ in range(count)], device)
-    op = collective(name, "", 1, ranks, float(size))
+    op = collective(name, "", 1, ranks, np.asarray(float(size)))
     backend = dist.get_backend()
     notes = {
         "case": f"collective/{name}/ranks={ranks},bytes={size}/{backend}", "first_call_s": first, "flops": 0.0, "compute": "",
         "bytes": float(op.link_bytes_each), "stop": "budget" if count < SAMPLES else "samples", **flags(samples),
     }  # fmt: skip
-    shape = {"collective": name, "ranks": ranks, "bytes": size, "backend": backend}
-    return Measurement("collective", shape, device.id, "fp32", tuple(samples), f"{METHOD}, {backend} bursts", environment, notes=notes)
+    shape: dict[str, int | float | str] = {"collective": name, "ranks": ranks, "bytes": size, "backend": backend}
+    return Measurement(
+        "collective",
+        shape,
+        device.id,
+        "fp32",
+        tuple(samples),
+        f"{METHOD}, {backend} bursts",
+        environment,
+        software={"torch": torch.__version__},
+        notes=notes,
+    )
 
 
 def _burst(call: Call, calls: int, device: Device) -> float:
@@ -109,6 +115,13 @@ def _slowest(samples: Sequence[float], device: Device) -> list[float]:
     return [float(t) for t in times]
 
 
+def _agreed(value: float, device: Device) -> float:
+    """Rank 0's value on every rank."""
+    shared = torch.tensor([value], dtype=torch.float64, device=device.kind)
+    dist.broadcast(shared, 0)
+    return float(shared)
+
+
 def run_ranks(kind: str, ranks: int, records: Path, budget_s: float) -> str:
     """Starts `ranks` processes on this machine with torchrun, which add their records to a file; "" or what went wrong."""
     command = [
@@ -121,10 +134,10 @@ def run_ranks(kind: str, ranks: int, records: Path, budget_s: float) -> str:
         "-m",
         "microbench.collectives",
     ]
-    command += ["--device", kind, "--records", str(records), "--budget", f"{max(budget_s - START_S, 1.0):.1f}"]
+    command += ["--device", kind, "--records", str(records), "--until", f"{time.time() + budget_s - END_S:.1f}"]
     local = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" and kind == "cpu" else {})
     try:
-        ended = subprocess.run(command, env=local | os.environ, capture_output=True, text=True, timeout=budget_s + 2 * START_S, check=False)
+        ended = subprocess.run(command, env=local | os.environ, capture_output=True, text=True, timeout=max(budget_s, 1.0), check=False)
     except subprocess.TimeoutExpired:
         return f"collectives of {ranks} ranks took longer than their budget"
     if ended.returncode:
@@ -138,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="microbench.collectives", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--records", type=Path, required=True)
-    parser.add_argument("--budget", type=float, default=30.0, help="seconds for all cases")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--until", type=float, help="seconds since 1970 at which to stop (default: 30 s from now)")
+    options, begun = parser.parse_args(arguments), time.time()
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
@@ -150,8 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if writer:
             writer.write(environment.to_json())
-        for name, size in cases:
-            found = measure_collective(name, size, device, environment.id, options.budget / len(cases))
+        for number, (name, size) in enumerate(cases):
+            left = _agreed((options.until or begun + 30.0) - time.time(), device)
+            if left <= 0:
+                break
+            found = measure_collective(name, size, device, environment.id, left / (len(cases) - number))
             if writer:
                 writer.write(found.to_json())
                 writer.flush()

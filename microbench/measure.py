@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from microbench import METHOD, caches
 from microbench.device import Device
 from microbench.stopping import Rule, flags
@@ -117,6 +119,7 @@ def measure(
         tuple(samples),
         f"{METHOD}, {timer.name}",
         environment,
+        software={"torch": torch.__version__},
         cold=case.cold,
         notes=notes,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from roofline.batch import Batch
@@ -38,13 +40,25 @@ def gemm_op(m: int, n: int, k: int, dtype: str) -> Op:
     )
 
 
-def attention_ops(
-    batch: Batch, *, heads: int, kv_heads: int, head_dim: int, dtype: str, causal: bool = True, naive: bool = False
-) -> list[Op]:
+@dataclass(frozen=True)
+class Heads:
+    """Query heads, KV heads and the width of one."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """As a record has them."""
+        return {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
+
+
+def attention_ops(batch: Batch, of: Heads, dtype: str, *, causal: bool = True, naive: bool = False) -> list[Op]:
     """Attention of one layer on `batch`: one flash op, or the three of naive attention."""
-    spec = Attention(kind="attention", heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    spec = Attention(heads=of.heads, kv_heads=of.kv_heads, head_dim=of.head_dim)
     stored = storage(dtype)
-    settings = CoreContext("", 1, heads * head_dim, 1, 1, stored, stored, causal, naive)
+    settings = CoreContext("", 1, of.heads * of.head_dim, 1, 1, stored, stored, causal, naive)
     return list(core_ops(spec, batch, settings))
 
 

@@ -62,20 +62,53 @@ def rows(measurements: Sequence[Measurement], against: Roofs) -> list[dict[str, 
     """One row per measurement, sentinels left out, in the order of kind and shape; SI units."""
     moved = drift(measurements)
     found = []
-    for m in measurements:
-        if m.notes.get("sentinel"):
-            continue
+    for m in sorted((m for m in measurements if not m.notes.get("sentinel")), key=_place):
         flops, size = float(m.notes["flops"]), float(m.notes["bytes"])
         bound = against.bound_s(flops, size, str(m.notes["compute"])) if m.op not in ("launch", "transfer", "collective") else None
         low, high = interval(m, moved)
         found.append({
-            "op": m.op, "shape": " ".join(f"{k}={v}" for k, v in m.shape.items()), "dtype": m.dtype,
+            "op": m.op, "shape": _shape_text(m), "dtype": m.dtype,
             "operands": {True: "cold", False: "hot", None: ""}[m.cold], "median_s": m.median_s, "minimum_s": m.minimum_s,
             "low_s": low, "high_s": high, "samples": len(m.samples_s), "spread": m.spread, "sustained": sustained(m),
             "flop_per_s": flops / m.median_s if flops else None, "bytes_per_s": size / m.median_s if size else None,
             "bound_s": bound, "of_bound": bound / m.median_s if bound else None, "stop": m.notes.get("stop", ""), "notes": _remarks(m),
         })  # fmt: skip
-    return sorted(found, key=lambda row: (row["op"], row["dtype"], row["operands"], row["shape"]))
+    return found
+
+
+def _place(m: Measurement) -> tuple[Any, ...]:
+    """Where a row stands: by kind, then by the numbers of its shape."""
+    return (
+        m.op,
+        m.dtype,
+        not m.cold,
+        [value for value in m.shape.values() if isinstance(value, str)],
+        [value for value in m.shape.values() if not isinstance(value, str)],
+    )
+
+
+def _shape_text(m: Measurement) -> str:
+    """The sizes in words, without what says nothing."""
+    return " ".join(f"{k}={v}" for k, v in m.shape.items() if (k, v) not in (("window", 0), ("past_tokens", 0)) and k != "kv_dtype")
+
+
+TABLE = (
+    "op", "hardware", "software", "software_version", "kernel", "dtype", "kv_dtype", "m", "n", "k", "batch", "new_tokens", "past_tokens",
+    "context", "heads", "kv_heads", "head_dim", "window", "collective", "ranks", "bytes", "operands", "seconds",
+)  # fmt: skip
+_TABLE_OPS = ("gemm", "prefill_attention", "decode_attention", "collective")
+
+
+def kernel_rows(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """The rows of a kernel table (columns TABLE, median seconds), as `calibrate`, `predict` and `score` read it."""
+    return [
+        {
+            "op": m.op, "hardware": m.device, "software": "torch", "software_version": m.software.get("torch", ""), "dtype": m.dtype,
+            "operands": "cold" if m.cold else "hot", "seconds": m.median_s, **m.shape,
+        }
+        for m in measurements
+        if m.op in _TABLE_OPS and not m.notes.get("sentinel") and m.shape.get("causal", 1) == 1
+    ]  # fmt: skip
 
 
 def _remarks(m: Measurement) -> str:

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from microbench.device import DTYPES, Device
 from microbench.measure import Case, Trial
-from microbench.ops import attention_ops, relative_error
+from microbench.ops import Heads, attention_ops, relative_error
 from roofline.batch import Batch
 from roofline.ledger import Op
 
@@ -20,61 +20,59 @@ _BACKENDS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def prefill(
-    batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str, *, kernel: str = "flash", causal: bool = True,
-    cold: bool = True, op: Op | None = None,
-) -> Case:  # fmt: skip
+    batch: int, tokens: int, of: Heads, dtype: str, *, kernel: str = "flash", causal: bool = True, cold: bool = True, op: Op | None = None
+) -> Case:
     """`tokens` prompt tokens of each sequence attend to each other. kernel: the backend of scaled_dot_product_attention."""
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    shape = {"batch": batch, "new_tokens": tokens, "past_tokens": 0, **sizes, "window": 0, "kernel": kernel}
+    shape: dict[str, int | str] = {"batch": batch, "new_tokens": tokens, "past_tokens": 0, **of.shape, "window": 0, "kernel": kernel}
     if not causal:
         shape["causal"] = 0
-    (counted,) = [op] if op else attention_ops(Batch.prefill(batch, tokens), **sizes, dtype=dtype, causal=causal)
+    (counted,) = [op] if op else attention_ops(Batch.prefill(batch, tokens), of, dtype, causal=causal)
 
     def build(d: Device) -> Trial:
         _use(kernel)
-        q = d.take(DTYPES[dtype], batch, heads, tokens, head_dim)
-        k, v = (d.take(DTYPES[dtype], batch, kv_heads, tokens, head_dim) for _ in range(2))
+        q = d.take(DTYPES[dtype], batch, of.heads, tokens, of.head_dim)
+        k, v = (d.take(DTYPES[dtype], batch, of.kv_heads, tokens, of.head_dim) for _ in range(2))
         return _trial(q, k, v, causal)
 
     return Case("prefill_attention", shape, dtype, cold, counted, build, TOLERANCE[dtype])
 
 
-def decode(
-    batch: int, context: int, heads: int, kv_heads: int, head_dim: int, dtype: str, *, paged: bool = False, cold: bool = True,
-    op: Op | None = None,
-) -> Case:  # fmt: skip
+def decode(batch: int, context: int, of: Heads, dtype: str, *, paged: bool = False, cold: bool = True, op: Op | None = None) -> Case:
     """One new token of each sequence attends to `context` cached positions and itself.
 
     paged: the cache lies in blocks of 16 tokens in random order; they are gathered and then attended to, as a CPU engine does
     it. The bytes counted are those of the attention, not of the gathered copy.
     """
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    shape = {"batch": batch, "context": context, **sizes, "window": 0, "kv_dtype": dtype, "kernel": "paged_gather" if paged else "flash"}
-    (counted,) = [op] if op else attention_ops(Batch.decode(batch, context), **sizes, dtype=dtype)
+    kernel = "paged_gather" if paged else "flash"
+    shape: dict[str, int | str] = {"batch": batch, "context": context, **of.shape, "window": 0, "kv_dtype": dtype, "kernel": kernel}
+    (counted,) = [op] if op else attention_ops(Batch.decode(batch, context), of, dtype)
     length = context + 1
 
     def build(d: Device) -> Trial:
         _use("flash")
-        q = d.take(DTYPES[dtype], batch, heads, 1, head_dim)
+        q = d.take(DTYPES[dtype], batch, of.heads, 1, of.head_dim)
         if not paged:
-            return _trial(q, *(d.take(DTYPES[dtype], batch, kv_heads, length, head_dim) for _ in range(2)), causal=False)
+            k, v = (d.take(DTYPES[dtype], batch, of.kv_heads, length, of.head_dim) for _ in range(2))
+            return _trial(q, k, v, causal=False)
         pages = -(-length // BLOCK)
-        pools = [d.take(DTYPES[dtype], batch * pages, BLOCK, kv_heads, head_dim) for _ in range(2)]
-        table = torch.randperm(batch * pages).to(d.kind)
-        return _paged_trial(q, pools[0], pools[1], table, length)
+        keys, values = (d.take(DTYPES[dtype], batch * pages, BLOCK, of.kv_heads, of.head_dim) for _ in range(2))
+        return _paged_trial(q, keys, values, torch.randperm(batch * pages).to(d.kind), length)
 
     return Case("decode_attention", shape, dtype, cold, counted, build, TOLERANCE[dtype])
 
 
-def naive(batch: int, tokens: int, heads: int, head_dim: int, dtype: str, *, cold: bool = True) -> Case:
-    """Three kernels with the scores in memory between them, the full square of pairs: what flash attention avoids."""
-    shape = {"batch": batch, "new_tokens": tokens, "heads": heads, "head_dim": head_dim, "causal": 0}
-    ops = attention_ops(Batch.prefill(batch, tokens), heads=heads, kv_heads=heads, head_dim=head_dim, dtype=dtype, causal=False, naive=True)
+def naive(batch: int, tokens: int, of: Heads, dtype: str, *, cold: bool = True) -> Case:
+    """Three kernels with the scores in memory between them, the full square of pairs: what flash attention avoids.
+
+    As many KV heads as heads.
+    """
+    shape: dict[str, int | str] = {"batch": batch, "new_tokens": tokens, **of.shape, "causal": 0}
+    ops = attention_ops(Batch.prefill(batch, tokens), of, dtype, causal=False, naive=True)
 
     def build(d: Device) -> Trial:
-        q, k, v = (d.take(DTYPES[dtype], batch, heads, tokens, head_dim) for _ in range(3))
-        scores, weights = (torch.empty(batch, heads, tokens, tokens, dtype=q.dtype, device=d.kind) for _ in range(2))
-        out, scaled = torch.empty_like(q), q * head_dim**-0.5
+        q, k, v = (d.take(DTYPES[dtype], batch, of.heads, tokens, of.head_dim) for _ in range(3))
+        scores, weights = (torch.empty(batch, of.heads, tokens, tokens, dtype=q.dtype, device=d.kind) for _ in range(2))
+        out, scaled = torch.empty_like(q), q * of.head_dim**-0.5
 
         def call() -> None:
             torch.matmul(scaled, k.transpose(-1, -2), out=scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -20,9 +21,13 @@ def gemm(m: int, n: int, k: int, dtype: str, *, cold: bool, op: Op | None = None
     """A linear layer of m rows. op: the ledger's, when the shape is a model's. Raises InputError for an unknown type."""
     if dtype not in TOLERANCE:
         raise InputError(f"no GEMM case for {dtype!r}; there are {', '.join(TOLERANCE)}")
-    build = {"fp8": _fp8, "int8": _int8, "w8a16": _int8_weights, "int4": partial(_int4_weights, made={})}.get(
-        dtype, partial(_plain, dtype=dtype)
-    )
+    special: dict[str, Callable[..., Trial]] = {
+        "fp8": _fp8,
+        "int8": _int8,
+        "w8a16": _int8_weights,
+        "int4": partial(_int4_weights, made={}),
+    }
+    build = special.get(dtype, partial(_plain, dtype=dtype))
     shape = {"m": m, "n": n, "k": k}
     return Case("gemm", shape, dtype, cold, op or gemm_op(m, n, k, dtype), lambda d: build(d, m, n, k), TOLERANCE[dtype])
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from microbench.cases.attention import decode, prefill
 from microbench.cases.gemm import TOLERANCE, gemm
 from microbench.measure import Case
+from microbench.ops import Heads
 from roofline.batch import Batch
 from roofline.ledger import Op, Parallel, Precision, build_ledger
 from roofline.profiles.model import Model
@@ -41,9 +42,9 @@ def _case(op: Op, activation: str) -> Case | str:
         return f"{op.name}: no GEMM case for {op.weight_dtype} weights"
     plain = op.kind in ("prefill_attention", "decode_attention") and not op.shape.get("mla") and "kv_heads" in op.shape
     if plain and op.batch is not None and op.shape["kv_dtype"] == activation and op.shape["head_dim"] == op.shape["v_head_dim"]:
-        sequences, sizes = int(op.batch.sequences), [int(op.shape[key]) for key in ("heads", "kv_heads", "head_dim")]
+        sequences, of = int(op.batch.sequences), Heads(op.shape["heads"], op.shape["kv_heads"], op.shape["head_dim"])
         if op.kind == "decode_attention":
-            return decode(sequences, int(op.n) // sequences, *sizes, activation, op=op)
+            return decode(sequences, int(op.n) // sequences, of, activation, op=op)
         if not op.shape["window"] or op.shape["window"] >= op.batch.new.max():
-            return prefill(sequences, int(op.m) // sequences, *sizes, activation, op=op)
+            return prefill(sequences, int(op.m) // sequences, of, activation, op=op)
     return f"{op.name}: no case for {op.kind} of this kind"

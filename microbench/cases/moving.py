@@ -34,8 +34,12 @@ def stream(kernel: str, level: str, total_bytes: int, *, cold: bool) -> Case:
         out = torch.empty(elements, device=d.kind)
         if kernel == "triad":
             c = d.take(torch.float32, elements)
-            triad = lambda: torch.add(a, c, alpha=TRIAD_SCALE, out=out)  # noqa: E731  as the calls of the other kernels
-            return Trial(triad, (a, c), (out,), lambda: relative_error(out, a.double() + TRIAD_SCALE * c.double()))
+            return Trial(
+                lambda: torch.add(a, c, alpha=TRIAD_SCALE, out=out),
+                (a, c),
+                (out,),
+                lambda: relative_error(out, a.double() + TRIAD_SCALE * c.double()),
+            )
         if kernel == "numpy_copy":
             source, target = a.numpy(), out.numpy()
             return Trial(lambda: np.copyto(target, source), (a,), (out,), lambda: relative_error(out, a.double()))
@@ -59,17 +63,19 @@ def elementwise(kernel: str, tokens: int, width: int, dtype: str, *, cold: bool 
         if kernel == "residual_add":
             return Trial(lambda: torch.add(a, b, out=out), (a, b), (out,), lambda: relative_error(out, a.double() + b.double()))
         if kernel == "mlp_act":
-            act = lambda: torch.mul(silu(a), b, out=out)  # noqa: E731
-            return Trial(act, (a, b), (out,), lambda: relative_error(out, silu(a.double()) * b.double()))
+            return Trial(lambda: torch.mul(silu(a), b, out=out), (a, b), (out,), lambda: relative_error(out, silu(a.double()) * b.double()))
         result, weight = [out], torch.ones(width, dtype=a.dtype, device=d.kind)
 
         def call() -> None:
             result[0] = rms_norm(a, (width,), weight, 1e-6)
 
-        truth = lambda: a.double() / (a.double().square().mean(-1, keepdim=True) + 1e-6).sqrt()  # noqa: E731
-        return Trial(call, (a,), (), lambda: relative_error(result[0], truth()))
+        def error() -> float:
+            exact = a.double()
+            return relative_error(result[0], exact / (exact.square().mean(-1, keepdim=True) + 1e-6).sqrt())
 
-    shape = {"kernel": kernel, "tokens": tokens, "width": width}
+        return Trial(call, (a,), (), error)
+
+    shape: dict[str, int | str] = {"kernel": kernel, "tokens": tokens, "width": width}
     return Case("elementwise", shape, dtype, cold, op, build, 2e-2 if dtype != "fp32" else 1e-5)
 
 

@@ -9,11 +9,22 @@ from microbench.cases.gemm import gemm
 from microbench.cases.moving import elementwise, launch, stream, transfer
 from microbench.device import Device
 from microbench.measure import Case
+from microbench.ops import Heads
 from roofline.errors import InputError
 
 MEMORY_STREAM = 2**28  # bytes of the arrays of one stream out of memory
-_CPU_SITES = ((1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (3072, 1536), (768, 3072))  # (n, k)
+_CPU_SITES = ((1024, 1024), (2048, 2048), (4096, 1024), (1024, 4096), (768, 3072))  # (n, k)
 _GPU_SITES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))  # the linear layers of an 8B model
+_CPU_HEADS = Heads(8, 8, 64)
+_CPU_PROMPTS = (
+    (1, 256, _CPU_HEADS), (1, 512, _CPU_HEADS), (1, 1024, _CPU_HEADS), (1, 512, Heads(8, 2, 64)), (2, 512, Heads(16, 4, 64)),
+    (1, 768, Heads(8, 2, 128)), (1, 1536, Heads(4, 4, 64)), (4, 256, Heads(12, 12, 64)), (1, 384, Heads(16, 4, 128)),
+)  # fmt: skip
+_CPU_CACHES = (
+    (1, 2047, _CPU_HEADS), (2, 4095, _CPU_HEADS), (4, 1023, Heads(8, 2, 64)), (8, 2047, Heads(8, 2, 64)), (4, 2047, Heads(16, 4, 64)),
+    (8, 1023, Heads(8, 2, 128)), (4, 1023, _CPU_HEADS), (2, 2047, Heads(12, 12, 64)), (16, 511, Heads(16, 4, 64)),
+    (1, 4095, Heads(16, 4, 128)),
+)  # fmt: skip
 _WEIGHT_ONLY = ("w8a16", "int4")
 
 
@@ -37,7 +48,7 @@ def _gemv(d: Device) -> list[Case]:
         first, *others = _CPU_SITES
         found = [gemm(2**i, *first, "fp32", cold=True) for i in range(11)]
         found += [gemm(m, n, k, "fp32", cold=True) for n, k in others for m in (1, 4, 16, 64, 256)]
-        return found + [gemm(m, 2048, 2048, t, cold=True) for t in ("bf16", "w8a16", "int4") for m in (1, 16)]
+        return found + [gemm(m, 2048, 2048, t, cold=True) for t, m in (("bf16", 1), ("bf16", 16), ("w8a16", 1), ("int4", 1))]
     main = "bf16" if "bf16" in d.dtypes else "fp16"
     found = [gemm(2**i, n, k, main, cold=True) for n, k in _GPU_SITES for i in range(13)]
     types = [t for t in ("fp8", *_WEIGHT_ONLY) if t in d.dtypes]
@@ -46,31 +57,18 @@ def _gemv(d: Device) -> list[Case]:
 
 def _attention(d: Device) -> list[Case]:
     if d.kind == "cpu":
-        shapes = (
-            (1, 256, 8, 8, 64),
-            (1, 512, 8, 2, 64),
-            (1, 1024, 8, 8, 64),
-            (2, 512, 16, 4, 64),
-            (1, 768, 8, 2, 128),
-            (1, 1536, 4, 4, 64),
-        )
-        caches = (
-            (1, 2047, 8, 8, 64),
-            (4, 1023, 8, 2, 64),
-            (8, 2047, 8, 2, 64),
-            (4, 2047, 16, 4, 64),
-            (2, 4095, 8, 8, 64),
-            (8, 1023, 8, 2, 128),
-        )
-        found = [prefill(*shape, "fp32") for shape in shapes] + [prefill(1, 512, 8, 8, 64, "fp32", kernel="math")]
-        found += [decode(*cache, "fp32") for cache in caches] + [decode(*caches[2], "fp32", paged=True)]
-        return [*found, prefill(1, 512, 8, 8, 64, "fp32", causal=False), prefill(1, 512, 8, 8, 64, "fp32"), naive(1, 512, 8, 64, "fp32")]
+        found = [prefill(batch, tokens, of, "fp32") for batch, tokens, of in _CPU_PROMPTS]
+        found += [decode(batch, context, of, "fp32") for batch, context, of in _CPU_CACHES]
+        found += [prefill(1, 512, _CPU_HEADS, "fp32", kernel="math"), prefill(1, 512, _CPU_HEADS, "fp32", causal=False)]
+        return [*found, decode(4, 1023, _CPU_HEADS, "fp32", paged=True), naive(1, 512, _CPU_HEADS, "fp32")]
     t = "bf16" if "bf16" in d.dtypes else "fp16"
-    heads = ((32, 8, 128), (32, 32, 128))
-    found = [prefill(1, n, *h, t, kernel=kernel) for n in (512, 2048, 8192, 32768) for h in heads for kernel in ("flash", "cudnn")]
-    found += [prefill(1, 8192, *heads[0], t, causal=False), prefill(1, 2048, *heads[0], t, kernel="math")]
-    found += [decode(b, c, *h, t) for b, c in ((1, 2047), (1, 32767), (16, 2047), (64, 2047), (16, 8191)) for h in heads]
-    return [*found, decode(16, 2047, *heads[0], t, paged=True), *(naive(1, n, 32, 128, t) for n in (2048, 8192))]
+    grouped, whole = Heads(32, 8, 128), Heads(32, 32, 128)
+    found = [
+        prefill(1, n, of, t, kernel=kernel) for n in (512, 2048, 8192, 32768) for of in (grouped, whole) for kernel in ("flash", "cudnn")
+    ]
+    found += [prefill(1, 8192, grouped, t, causal=False), prefill(1, 2048, grouped, t, kernel="math")]
+    found += [decode(b, c, of, t) for b, c in ((1, 2047), (1, 32767), (16, 2047), (64, 2047), (16, 8191)) for of in (grouped, whole)]
+    return [*found, decode(16, 2047, grouped, t, paged=True), *(naive(1, n, whole, t) for n in (2048, 8192))]
 
 
 def _launch(d: Device) -> list[Case]:

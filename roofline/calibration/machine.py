@@ -136,7 +136,8 @@ def _row(m: Measurement) -> Row:
     sequences, stored = int(shape["batch"]), storage(m.dtype)
     batch = Batch.decode(sequences, shape["context"]) if m.op == "decode_attention" else Batch.prefill(sequences, shape["new_tokens"])
     context = CoreContext("", 1, sizes["heads"] * sizes["head_dim"], 1, 1, stored, stored, True, False)
-    (op,) = core_ops(Attention(**sizes), batch, context)
+    spec = Attention(heads=sizes["heads"], kv_heads=sizes["kv_heads"], head_dim=sizes["head_dim"])
+    (op,) = core_ops(spec, batch, context)
     return Row(op, m.median_s, label, label)
 
 
@@ -181,7 +182,8 @@ def _block(
     logs = [float(np.log(h.measured_s / h.predicted_s)) for h in held_out]
     low, high = (float(np.quantile(logs, q)) for q in (0.1, 0.9)) if logs else (-1.0, 1.0)
     return CalibrationBlock(
-        family=family, software="torch", software_version=sample.software.get("torch", ""), dtype=dtype, form=FORM, constants=_fit(rows, roofs),
+        family=family, software="torch", software_version=sample.software.get("torch", ""), dtype=dtype, form=FORM,
+        constants=_fit(rows, roofs),
         interval_log_quantiles={"all": (round(low, 4), round(high, 4))},
         provenance=Provenance(
             source=f"roofline bench on this machine ({sample.method}), environment {sample.environment}", rows=len(rows),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -104,8 +105,19 @@ def compare(
 
 
 @app.command("detect")
-def detect_(as_json: options.AsJson = False, as_csv: options.AsCsv = False, output: options.OutFile = None) -> None:
+def detect_(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this CPU (two minutes) and write a calibrated profile, this-machine.yaml.")
+    ] = False,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+    output: options.OutFile = None,
+) -> None:
     """The devices of this machine, which profile each is, and why. What cannot be read is said to be unknown."""
+    if measure:
+        from roofline.cli.bench import measure_machine
+
+        measure_machine(120.0, Path("bench-cpu.jsonl"), Path("this-machine.yaml"))
     devices = detect()
     columns = (
         Column("kind", "kind"),
