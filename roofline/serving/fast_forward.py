@@ -37,9 +37,9 @@ def alternating(
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
         left = min(steps - done, (last - context) // rows + 1)
+        even = clock == emitted_s
         first_gap = clock + host + (base + slope * context) - emitted_s
-        second_gap = host + (base + slope * (context + rows))
-        count = left
+        begin, count = context, left
         while left and clock < until:
             clock = clock + host + (base + slope * context)
             context += rows
@@ -47,11 +47,11 @@ def alternating(
         count -= left
         done += count
         emitted_s = clock
-        if count == 1:
+        if not even:
             log.extend((first_gap, first_gap, 1, rows))
-        else:
-            last_gap = host + (base + slope * (context - rows))
-            log.extend((first_gap, first_gap, 1, rows, second_gap, last_gap, count - 1, rows))
+            begin, count = begin + rows, count - 1
+        if count:
+            log.extend((host + (base + slope * begin), host + (base + slope * (context - rows)), count, rows))
     return Stretch(done, clock, clock, emitted_s)
 
 

@@ -107,8 +107,7 @@ class Result:
     @property
     def itl(self) -> Summary:
         """Gaps between outputs, over all requests; percentiles are the smallest gap that so many do not exceed."""
-        gaps = np.array(self.recorder.gaps).reshape(-1, len(GAP_FIELDS))
-        return _summary_of_lines(gaps)
+        return _summary_of_lines(np.frombuffer(self.recorder.gaps).reshape(-1, len(GAP_FIELDS)))
 
     @property
     def prefix_cache_hit_rate(self) -> float:
@@ -182,19 +181,16 @@ def _summary_of_lines(lines: Floats) -> Summary:
     def smallest(share: float) -> float:
         """The smallest value that `share` of the samples do not exceed, by bisection; lines that are settled drop out."""
         below, target, bottom, top = 0.0, share * total, float(low.min()), float(high.max())
-        lines = np.column_stack((low, high, gap, steps, weight))
+        floor, ceiling, spacing, count, times = low, high, gap, steps, weight
         while top - bottom > 1e-12 * top:
             middle = (bottom + top) / 2
-            floor, ceiling, spacing, count, times = lines.T
             upto = np.where(middle >= ceiling, count, np.where(middle < floor, 0.0, np.floor((middle - floor) / spacing) + 1))
             if below + float(upto @ times) >= target:
-                top = middle
-                lines = lines[floor <= middle]
+                top, open_ = middle, floor <= middle
             else:
-                bottom = middle
-                settled = ceiling <= middle
-                below += float(count[settled] @ times[settled])
-                lines = lines[~settled]
+                bottom, open_ = middle, ceiling > middle
+                below += float(count[~open_] @ times[~open_])
+            floor, ceiling, spacing, count, times = (column[open_] for column in (floor, ceiling, spacing, count, times))
         return top
 
     return Summary(mean, smallest(0.5), smallest(0.9), smallest(0.99))
