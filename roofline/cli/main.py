@@ -24,8 +24,8 @@ COMMANDS: dict[str, str] = {
     "kv": "KV cache per token and in total, also as MHA, GQA, MQA, MLA.",
     "models": "Known models: list, show, import.",
     "hardware": "Known devices: list, show, detect, compare.",
-    "bench": "Microbenchmarks of this machine: streams, matrix products, attention, collectives.",
-    "loadtest": "Load an OpenAI-compatible server: ladder, knee, service level, and whether the client can be trusted.",
+    "bench": "Microbenchmarks of this machine, as records.",
+    "loadtest": "Load a server: concurrency ladder, knee, service level.",
     "mock": "A streaming server that knows the truth, for testing clients.",
 }
 
