@@ -5,13 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from roofline.profiles.hf import classic, dense, jsonfile, latent, quantization
+from roofline.profiles.hf import classic, compressed, dense, hybrid, jsonfile, latent, patterned, quantization
 from roofline.profiles.hf.draft import Draft, assemble, model_name
 from roofline.profiles.hf.keys import Keys
+from roofline.profiles.hf.multimodal import wrapped
 from roofline.profiles.model import Model
 from roofline.profiles.yamlfile import nearest
 
-FAMILIES: dict[str, Callable[[Keys], Draft]] = {**dense.FAMILIES, **latent.FAMILIES, **classic.FAMILIES}
+TEXT: dict[str, Callable[[Keys], Draft]] = {
+    **dense.FAMILIES,
+    **latent.FAMILIES,
+    **classic.FAMILIES,
+    **hybrid.FAMILIES,
+    **patterned.FAMILIES,
+    **compressed.FAMILIES,
+}
+
+
+def _texts(*names: str) -> dict[str, Callable[[Keys], Draft]]:
+    return {name: TEXT[name] for name in names}
+
+
+_LANGUAGE = "model.language_model.layers."
+FAMILIES: dict[str, Callable[[Keys], Draft]] = {
+    **TEXT,
+    "gemma3": wrapped(_texts("gemma3_text"), "language_model.model.layers.", "language_model.lm_head"),
+    "gemma4": wrapped(_texts("gemma4_text"), _LANGUAGE),
+    "kimi_k25": wrapped(_texts("kimi_k2", "deepseek_v3"), "language_model.model.layers.", "language_model.lm_head"),
+    "llama4": wrapped(_texts("llama4_text"), "language_model.model.layers.", "language_model.lm_head"),
+    "qwen3_vl": wrapped(_texts("qwen3_vl_text"), _LANGUAGE),
+    "qwen3_vl_moe": wrapped(_texts("qwen3_vl_moe_text"), _LANGUAGE),
+    "qwen3_5": wrapped(_texts("qwen3_5_text"), _LANGUAGE),
+    "qwen3_5_moe": wrapped(_texts("qwen3_5_moe_text"), _LANGUAGE),
+}
 
 
 def load(path: Path | str) -> Model:
@@ -36,7 +62,7 @@ def read(file: jsonfile.JsonFile, name: str) -> Model:
         raise c.fail("model_type", f"{c.model_type!r} is not supported; {nearest(c.model_type, sorted(FAMILIES))} supported: {known}")
     recipe = c.object("quantization_config")
     draft = family(c)
-    _quantise(draft, recipe, _side_file(file.path))
+    _quantise(draft, recipe or draft.recipe, _side_file(file.path))
     c.finish()
     return assemble(draft, file, name, c.model_type, c.assumptions)
 

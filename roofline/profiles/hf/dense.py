@@ -41,9 +41,9 @@ def mixtral(c: Keys) -> Draft:
 
 def _qwen_windows(c: Keys, layers: int) -> list[int | None]:
     """Qwen's window per layer: only with use_sliding_window, and from layer max_window_layers on."""
-    window, first = c.whole("sliding_window", optional=True), c.whole("max_window_layers", optional=True, minimum=0)
+    window, first = c.whole("sliding_window", optional=True, minimum=0), c.whole("max_window_layers", optional=True, minimum=0)
     used = c.flag("use_sliding_window")
-    if used and window is None:
+    if used and not window:
         raise c.fail("use_sliding_window", "is true, but sliding_window is not given")
     rule = ["sliding_attention" if used and i >= (first or 0) else "full_attention" for i in range(layers)]
     return [window if slides else None for slides in blocks.windows(c, layers, rule)]
@@ -224,6 +224,8 @@ FAMILIES: dict[str, Callable[[Keys], Draft]] = {
     "qwen3": qwen3,
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
+    "qwen3_vl_text": qwen3,
+    "qwen3_vl_moe_text": qwen3_moe,
     "phi3": phi3,
     "mimo": mimo,
     "gemma": gemma,

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from roofline.profiles.hf.jsonfile import JsonFile
+from roofline.profiles.hf.keys import Keys
 from roofline.profiles.model import Extra, Layer, Model
 
 
@@ -35,7 +36,9 @@ class Draft:
     """A model as a configuration describes it.
 
     layers: (kind, layer) from first to last; outer: further fields of Model. modules: tensor name of the ledger → module path
-    in the checkpoint, below `prefix`{layer number}. outer_modules: the same for embedding and head.
+    in the checkpoint, below `prefix`{layer number}. outer_modules: the same for embedding and head. recipe: a
+    quantization_config that the family found in an inner object. fixed: formats that a recipe leaves as they are, by tensor
+    name (None: not quantised).
     """
 
     layers: list[tuple[str, Layer]]
@@ -43,6 +46,8 @@ class Draft:
     extras: list[ExtraDraft] = field(default_factory=list)
     prefix: str = "model.layers."
     modules: dict[str, str] = field(default_factory=dict)
+    recipe: Keys | None = None
+    fixed: dict[str, str | None] = field(default_factory=dict)
     outer_modules: dict[str, str] = field(default_factory=lambda: {"embed_tokens": "model.embed_tokens", "lm_head": "lm_head"})
 
 

@@ -65,6 +65,8 @@ def recipe_of(config: Keys) -> Recipe:
         raise config.fail("quant_method", f"{method!r} is not supported; supported: {', '.join(_METHODS)}")
     found, kv = reader(config), _kv(config)
     ignored = tuple((_compiled(config, key, i, text), None) for key, i, text in _ignored(config))
+    if method == "fp8" and found.listed:
+        ignored = ()
     config.finish(RECIPE_IRRELEVANT)
     return Recipe(found.default, found.listed + ignored, kv, found.head)
 
@@ -104,7 +106,7 @@ def _fp8(config: Keys) -> Recipe:
     block = config.items("weight_block_size")
     listed: tuple[tuple[re.Pattern[str], str | None], ...] = ()
     if config.raw("quant_algo") is not None or config.raw("quantized_layers") is not None:
-        listed = _modelopt(config).listed
+        listed = _modelopt(config).listed  # what it ignores keeps the fp8 of the checkpoint that it started from
     if block is None:
         return Recipe("fp8", listed)
     if block != [128, 128]:
@@ -269,6 +271,9 @@ _METHODS = {
 }
 
 
+Formats = dict[tuple[str, str], str]  # (role, tensor name) → format
+
+
 def apply(draft: Draft, recipe: Recipe, plain: str) -> None:
     """Sets the storage formats of a draft's layers, head and KV cache. plain: the dtype of what is not quantised."""
     formats = [_layer_formats(draft, layer, f"{draft.prefix}{i}.", recipe, plain) for i, (_, layer) in enumerate(draft.layers)]
@@ -290,26 +295,27 @@ def apply(draft: Draft, recipe: Recipe, plain: str) -> None:
     draft.outer |= {"weights": weights, "kv_dtype": recipe.kv}
 
 
-def _layer_formats(draft: Draft, layer: Layer, prefix: str, recipe: Recipe, plain: str) -> dict[str, str]:
-    """Format of each matrix of a layer by tensor name. A router is no linear module: it stays plain unless it is listed."""
+def _layer_formats(draft: Draft, layer: Layer, prefix: str, recipe: Recipe, plain: str) -> Formats:
+    """Format of each matrix of a layer. A router is no linear module: it stays plain unless it is listed."""
     found = {}
     for name in present(layer):
         if name in draft.modules:
-            module = prefix + draft.modules[name].replace("*", "0")
-            found[name] = recipe.format(module, by_name=role_of(name) == "router") or plain
+            module, role = prefix + draft.modules[name].replace("*", "0"), role_of(name, layer)
+            listed = recipe.format(module, by_name=role == "router" or name in draft.fixed)
+            found[role, name] = listed or draft.fixed.get(name) or plain
     return found
 
 
-def _common(formats: list[dict[str, str]], plain: str) -> dict[str, str]:
+def _common(formats: list[Formats], plain: str) -> dict[str, str]:
     """The formats that hold for the whole model: the most used one as default, and roles that have one format everywhere."""
-    used = Counter(found for layer in formats for name, found in layer.items() if found != plain and role_of(name) != "router")
+    used = Counter(found for layer in formats for (role, _), found in layer.items() if found != plain and role != "router")
     if not used:
         return {}
     default = used.most_common(1)[0][0]
     by_role: dict[str, set[str]] = {}
     for layer in formats:
-        for name, found in layer.items():
-            by_role.setdefault(role_of(name), set()).add(found)
+        for (role, _), found in layer.items():
+            by_role.setdefault(role, set()).add(found)
     shared = {"default": default}
     for role, found_ in by_role.items():
         usual = plain if role == "router" else default
@@ -318,20 +324,18 @@ def _common(formats: list[dict[str, str]], plain: str) -> dict[str, str]:
     return shared
 
 
-def _with_weights(layer: Layer, formats: dict[str, str], shared: dict[str, str]) -> Layer:
+def _with_weights(layer: Layer, formats: Formats, shared: dict[str, str]) -> Layer:
     """The layer with what differs from the model's formats, by role where all tensors of the role agree."""
-    roles: dict[str, set[str]] = {}
-    for name, found in formats.items():
-        roles.setdefault(role_of(name), set()).add(found)
     own: dict[str, str] = {}
-    for role, found_ in roles.items():
+    for role in dict.fromkeys(role for role, _ in formats):
+        mine = {name: found for (of, name), found in formats.items() if of == role}
         usual = shared.get(role) if role == "router" else shared.get(role, shared.get("default"))
-        if len(found_) == 1:
-            only = next(iter(found_))
+        if len(set(mine.values())) == 1:
+            only = next(iter(mine.values()))
             if usual is not None and only != usual:
                 own[role] = only
         else:
-            own |= {name: found for name, found in formats.items() if role_of(name) == role and found != usual}
+            own |= {name: found for name, found in mine.items() if found != usual}
     return layer.model_copy(update={"weights": own}) if own else layer
 
 
