@@ -18,7 +18,6 @@ from roofline.cli.output import Answer, emit, write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.errors import InputError, MissingDependencyError
-from roofline.ledger import Precision
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.records import JsonlWriter, Measurement, read_jsonl, write_csv
 
@@ -140,13 +139,13 @@ def _cases(
 ) -> tuple[list[Case], list[str]]:
     """The cases asked for, and what has none."""
     from microbench.cases import standard
-    from microbench.cases.model import model_cases
+    from microbench.cases.model import in_one_type, model_cases
 
     if model is None:
         return ([] if group == "collective" else standard.cases(group, here)), []
     kind = dtype or ("fp32" if here.kind == "cpu" else None)
-    precision = Precision(weights=kind, activations=kind, kv=kind)
-    return model_cases(load_model(model), batches=batches, context=context, prompt=context, precision=precision, tp=tp)
+    spec = in_one_type(load_model(model), kind) if kind else load_model(model)
+    return model_cases(spec, batches=batches, context=context, prompt=context, tp=tp)
 
 
 def _worlds(group: str, here: Device, ranks: list[int] | None) -> list[int]:

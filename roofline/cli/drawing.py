@@ -21,7 +21,7 @@ Devices = Annotated[
 BatchSize = Annotated[
     int, typer.Option("--batch", "--concurrency", "--max-concurrency", min=1, metavar="N", help="Sequences in a decode step.")
 ]
-_NOT_INPUT = ("output", "as_json", "as_csv")
+_NOT_INPUT = ("output", "chart", "as_json", "as_csv")
 
 
 def request_of(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +17,7 @@ from roofline.ledger import Conventions, Parallel, Precision
 from roofline.phases import Setup
 from roofline.planning.document import plan_document
 from roofline.planning.load import Load
-from roofline.planning.plan import make_plan
+from roofline.planning.plan import Plan, make_plan
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.hardware import Price
 
@@ -43,10 +44,12 @@ MaxBatchedTokens = Annotated[int | None, typer.Option("--max-num-batched-tokens"
 UsdPerHour = Annotated[
     float | None, typer.Option("--price", metavar="USD", help="Per GPU and hour; the profile's cheapest on-demand price unless given.")
 ]
+ChartFile = Annotated[Path | None, typer.Option("--chart", metavar="FILE", help="Also the batch curve as a figure: .pdf, .png or .svg.")]
 
 
 @app.command(cls=GoodputCommand)
 def plan(
+    context: typer.Context,
     model: options.ModelName,
     hardware: options.HardwareName,
     input_len: options.InputLength = 1024,
@@ -70,6 +73,7 @@ def plan(
     max_num_batched_tokens: MaxBatchedTokens = None,
     price: UsdPerHour = None,
     full: options.FullAttention = False,
+    chart: ChartFile = None,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,
@@ -93,6 +97,8 @@ def plan(
         "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
     }  # fmt: skip
     found = make_plan(setup, load, price=_price(price), **memory)
+    if chart is not None:
+        _draw(chart, found, memory, context)
     inputs = {
         "model": setup.model.name, "hardware": setup.hardware.id, "input_len": input_len, "output_len": output_len,
         "concurrency": concurrency, "request_rate": request_rate, "users": users, "think_time_s": think_time if users else None,
@@ -122,6 +128,30 @@ def service_levels(words: list[str]) -> dict[str, float]:
             raise InputError(f"--goodput names {match[1]} twice")
         found[match[1]] = float(match[2]) / 1e3
     return found
+
+
+def _draw(path: Path, plan: Plan, memory: dict[str, Any], context: typer.Context) -> None:
+    """The batch curve of the plan as a figure; only now is a drawing library loaded."""
+    from roofline.charts import build
+    from roofline.charts.chart import Request
+    from roofline.charts.save import format_of, save
+    from roofline.cli.drawing import command_line
+
+    format_of(path)
+    setup = plan.setup
+    request = Request(
+        model=setup.model,
+        devices=(setup.hardware,),
+        parallel=setup.parallel,
+        precision=setup.precision,
+        conventions=setup.conventions,
+        engine=setup.engine,
+        batch=plan.batch,
+        load=plan.load,
+        memory_options=memory,
+        command=command_line(context),
+    )
+    save(build("batch", request), path)
 
 
 def _price(usd_per_hour: float | None) -> Price | None:

@@ -163,6 +163,16 @@ def test_a_plan_page_answers_first(cli: Cli) -> None:
     assert places == sorted(places)
 
 
+def test_a_plan_can_draw_its_curve(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "curve.svg"
+    done = cli(*PLAN, "--tp", "2", "--chart", file)
+    assert done.code == 0
+    assert "It holds" in done.out
+    assert "<svg" in file.read_text()
+    assert (tmp_path / "curve.csv").is_file()
+    assert cli(*PLAN, "--chart", tmp_path / "curve.gif").code == 2
+
+
 def test_fp8_without_a_unit_is_said_and_priced_as_16_bit(cli: Cli) -> None:
     args = ("plan", "llama-3.1-8b", "-H", "a100-sxm-80gb", "--isl", "4096", "--json")
     plain, fp8 = cli(*args).json, cli(*args, "--weights", "fp8").json
