@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from roofline.charts.style import MUTED, PAPER, SMALL, cells
+from roofline.charts.style import MUTED, PAPER, SMALL, text_width
 
 BACKING = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.6}  # keeps a text readable where it crosses a line
 Box = tuple[float, float, float, float]  # left, bottom, right, top in points
@@ -78,8 +78,8 @@ def _joined(group: Sequence[Label]) -> Label:
 
 
 def text_size(text: str, size: float) -> tuple[float, float]:
-    """Width and height in points that a line of text takes at most: wide East Asian characters count double."""
-    return 0.6 * size * cells(text) + 2, 1.2 * size
+    """Width and height in points that a line of text takes, with a little room."""
+    return text_width(text, size) + 3, 1.25 * size
 
 
 def box_of(axes: Axes, x0: float, y0: float, x1: float, y1: float) -> Box:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import math
-import textwrap
 import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.font_manager as fonts
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
+from matplotlib.ft2font import FT2Font, LoadFlags
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 WIDTH, HEIGHT = 8.0, 5.2  # inches
@@ -74,6 +75,7 @@ def _settings(families: list[str]) -> dict[Any, Any]:
         "font.family": families,
         "font.size": TEXT_SIZE,
         "text.color": INK,
+        "text.hinting": "no_hinting",  # widths are the same at every resolution
         "text.parse_math": False,  # a "$" in a model's name is a "$"
         "axes.edgecolor": MUTED,
         "axes.labelcolor": INK,
@@ -109,10 +111,11 @@ def _settings(families: list[str]) -> dict[Any, Any]:
 
 def frame(figure: FigureBase, title: str, subtitle: str, footer: Sequence[str]) -> None:
     """The finding as title, what is shown below it, and the footer: device, version, command."""
-    lines = textwrap.wrap(shortened(title, 136), 70, break_on_hyphens=False)[:2]
+    width = 72 * WIDTH * 0.965
+    lines = wrapped(shortened(title, 1.9 * width, TITLE_SIZE, bold=True), width, TITLE_SIZE, bold=True)[:2]
     figure.text(0.018, 0.972, "\n".join(lines), size=TITLE_SIZE, weight="bold", va="top", linespacing=1.2)
-    figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, 114), size=SMALL, color=MUTED, va="top")
-    small = [line for text in footer for line in textwrap.wrap(text, 148, break_on_hyphens=False)]
+    figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, width, SMALL), size=SMALL, color=MUTED, va="top")
+    small = [line for text in footer for line in wrapped(text, width, TINY)]
     figure.text(0.018, 0.016, "\n".join(small[:3]), size=TINY, color=MUTED, va="bottom", linespacing=1.25)
 
 
@@ -122,19 +125,46 @@ def panels(figure: FigureBase, columns: int = 1, *, right: float = RIGHT, left: 
     return [figure.add_axes((left + i * (width + gap), BOTTOM, width, TOP - BOTTOM)) for i in range(columns)]
 
 
-def cells(text: str) -> int:
-    """Columns that a text takes when wide East Asian characters take two."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+@cache
+def _face(bold: bool) -> FT2Font:
+    """The house font as the library ships it: measuring with it gives the same lines on every machine."""
+    return fonts.get_font(fonts.findfont(fonts.FontProperties(family=["DejaVu Sans"], weight="bold" if bold else "normal")))
 
 
-def shortened(text: str, most: int) -> str:
-    """`text` with its middle left out when it takes more than `most` columns."""
-    if cells(text) <= most:
-        return text
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Width of a line in points. Wide East Asian characters, which another font draws or none, count a quarter more than a square."""
+    narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")
+    face = _face(bold)
+    face.set_size(size, 72)
+    face.set_text(narrow, 0.0, flags=LoadFlags.NO_HINTING)
+    return float(face.get_width_height()[0]) / 64 + 1.25 * size * (len(text) - len(narrow))
+
+
+def shortened(text: str, width: float, size: float, bold: bool = False) -> str:
+    """`text` with its middle left out when it is wider than `width` points."""
     half = len(text) // 2
-    while half > 1 and cells(text[:half]) + cells(text[-half:]) >= most:
+    short = text
+    while half > 1 and text_width(short, size, bold) > width:
         half -= 1
-    return f"{text[:half]}…{text[-half:]}"
+        short = f"{text[:half]}…{text[-half:]}"
+    return short
+
+
+def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[str]:
+    """Lines no wider than `width` points; a word that is too long is cut."""
+    lines, line = [], ""
+    for word in text.split():
+        while text_width(word, size, bold) > width:
+            cut = next(n for n in range(len(word), 0, -1) if n == 1 or text_width(word[:n], size, bold) <= width)
+            lines += [line, word[:cut]] if line else [word[:cut]]
+            line, word = "", word[cut:]
+        longer = f"{line} {word}".strip()
+        if text_width(longer, size, bold) <= width:
+            line = longer
+        else:
+            lines.append(line)
+            line = word
+    return [*lines, line] if line or not lines else lines
 
 
 def compact(value: float) -> str:

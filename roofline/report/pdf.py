@@ -7,8 +7,9 @@ import io
 from matplotlib.backends.backend_pdf import PdfPages
 
 from roofline.charts import style
+from roofline.charts.style import text_width, wrapped
 from roofline.report.document import Answer, Block, Code, Document, Facts, Grid, Picture, Text
-from roofline.report.typeset import BODY, LEFT, RIGHT, SMALL, WIDTH, Pages, text_width, wrapped
+from roofline.report.typeset import BODY, LEFT, RIGHT, SMALL, WIDTH, Pages
 
 
 def pdf(document: Document) -> bytes:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
-import matplotlib.font_manager as fonts
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -14,6 +12,7 @@ from matplotlib.patches import Rectangle
 from roofline.charts import style
 from roofline.charts.chart import Chart
 from roofline.charts.save import draw
+from roofline.charts.style import text_width, wrapped
 from roofline.report.document import Grid
 
 WIDTH, HEIGHT = 8.27 * 72, 11.69 * 72  # points
@@ -21,40 +20,6 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 46.0, 46.0, 46.0
 ASIDE = 22.0  # margin of figures, narrower: two of them fill a page
 BODY, SMALL, TABLE = 9.5, 8.0, 7.6
 _LEADING = 1.38
-
-
-@cache
-def _face(bold: bool) -> fonts.FT2Font:  # type: ignore[name-defined]
-    path = fonts.findfont(fonts.FontProperties(family=["DejaVu Sans"], weight="bold" if bold else "normal"))
-    return fonts.get_font(path)
-
-
-@cache
-def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line in points."""
-    face = _face(bold)
-    face.set_size(size, 72)
-    face.set_text(text, 0.0, flags=2)  # unhinted: the same at every resolution
-    return float(face.get_width_height()[0]) / 64
-
-
-def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[str]:
-    """Lines no wider than `width` points; a word that is too long is cut."""
-    lines, line = [], ""
-    for word in text.split():
-        while text_width(word, size, bold) > width:
-            cut = next(n for n in range(len(word), 0, -1) if n == 1 or text_width(word[:n], size, bold) <= width)
-            lines += [line] if line else []
-            line = ""
-            lines.append(word[:cut])
-            word = word[cut:]
-        longer = f"{line} {word}".strip()
-        if text_width(longer, size, bold) <= width:
-            line = longer
-        else:
-            lines.append(line)
-            line = word
-    return [*lines, line] if line or not lines else lines
 
 
 @dataclass
@@ -178,7 +143,7 @@ class Pages:
     def number(self) -> None:
         """Footers, once all pages are there."""
         for index, page in enumerate(self.figures, start=1):
-            page.text(LEFT / WIDTH, 26 / HEIGHT, style.shortened(self.footer, 110), size=7, color=style.MUTED)
+            page.text(LEFT / WIDTH, 26 / HEIGHT, style.shortened(self.footer, WIDTH - LEFT - RIGHT - 40, 7), size=7, color=style.MUTED)
             page.text(1 - RIGHT / WIDTH, 26 / HEIGHT, f"{index} / {len(self.figures)}", size=7, color=style.MUTED, ha="right")
 
 
