@@ -31,6 +31,7 @@ class Exchange:
         "_error_body",
         "_finished",
         "_first_chars",
+        "_first_chunks",
         "_head",
         "_most_chunks",
         "_parser",
@@ -49,12 +50,12 @@ class Exchange:
     def __init__(self, requested_tokens: int, *, keep_text: bool = False) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first_s = self.answer_s = self.last_s = self.end_s = math.nan
-        self.gaps_s = array("d")
+        self.gaps_s = array("f")
         self.chunks = 0
         self.usage: dict[str, Any] = {}
         self.pieces: list[str] | None = [] if keep_text else None
         self.failure: Failure | None = None
-        self._chars = self._first_chars = 0
+        self._chars = self._first_chars = self._first_chunks = 0
         self._most_chunks = 4 * requested_tokens + 64
         self._parser = EventParser()
         self._head: Head | None = None
@@ -152,7 +153,10 @@ class Exchange:
         if self.chunks:
             self.gaps_s.append(now - self.last_s)
         else:
-            self.first_s, self._first_chars = now, len(text)
+            self.first_s = now
+        if now == self.first_s:
+            self._first_chunks += 1
+            self._first_chars += len(text)
         if answer and self.answer_s != self.answer_s:
             self.answer_s = now
         self.last_s = now
@@ -178,9 +182,9 @@ class Exchange:
             record.error, record.detail = self.failure.kind, self.failure.detail
 
     def _first_tokens(self, tokens: int) -> int:
-        """Tokens of the first chunk: one if each chunk is one token, else its share of the text."""
+        """Tokens of the first packet with any: its chunks if each chunk is one token, else its share of the text."""
         if not self.chunks or tokens == self.chunks:
-            return min(self.chunks, 1)
+            return self._first_chunks
         return max(1, min(tokens, round(tokens * self._first_chars / max(self._chars, 1))))
 
 

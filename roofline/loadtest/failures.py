@@ -14,6 +14,7 @@ NOT_A_STREAM = "not a stream"
 BAD_EVENT = "malformed event"
 BAD_HTTP = "malformed HTTP"
 TIMEOUT = "timeout"
+UNREACHED = "no connection in time"
 ENDLESS = "endless stream"
 REFUSED = "connection refused"
 RESET = "connection reset"
@@ -21,7 +22,7 @@ NO_NAME = "name not found"
 TLS = "TLS error"
 NETWORK = "network error"
 
-NO_CONNECTION = frozenset({REFUSED, RESET, NO_NAME, TLS, NETWORK})
+NO_CONNECTION = frozenset({REFUSED, RESET, UNREACHED, NO_NAME, TLS, NETWORK})
 
 
 class Failure(Exception):  # noqa: N818 - kept in results as often as it is raised
@@ -39,7 +40,7 @@ def of_connecting(error: BaseException) -> Failure:
     if isinstance(error, ssl.SSLError):
         return Failure(TLS, getattr(error, "verify_message", "") or error.reason or str(error))
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-        return Failure(TIMEOUT, "no connection in time")
+        return Failure(UNREACHED)
     if isinstance(error, ConnectionRefusedError):
         return Failure(REFUSED)
     if isinstance(error, ConnectionError):

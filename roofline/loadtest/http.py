@@ -18,7 +18,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from roofline.errors import InputError
-from roofline.loadtest.failures import BAD_HTTP, CLOSED, RESET, Failure, of_connecting
+from roofline.loadtest.failures import BAD_HTTP, CLOSED, RESET, TLS, Failure, of_connecting
 
 _MOST_HEAD_BYTES = 1 << 18
 _EMPTY = b"\r\n\r\n"
@@ -124,7 +124,10 @@ class Connection(asyncio.Protocol):
             connecting = loop.create_connection(cls, target.host, target.port, ssl=target.tls)
             _, connection = await asyncio.wait_for(connecting, timeout_s)
         except (TimeoutError, OSError, UnicodeError) as error:
-            raise of_connecting(error) from None
+            failure = of_connecting(error)
+            if target.secure and failure.kind == RESET:
+                failure = Failure(TLS, "the server ended the handshake")
+            raise failure from None
         return connection
 
     @property

@@ -111,10 +111,10 @@ def _whole(values: Sequence[float]) -> list[int]:
 
 
 def _bracket(n: Floats, values: Sequence[float]) -> list[int]:
-    """The resampled interval, widened to the neighbouring stages where an end is a stage: between them nothing was measured."""
+    """The resampled interval, widened to the neighbouring stages: between them nothing was measured."""
     low, high = _whole(values)
     below, above = n[n < low], n[n > high]
-    return [int(below[-1]) if low in n and len(below) else low, int(above[0]) if high in n and len(above) else high]
+    return [int(below[-1]) if len(below) else low, int(above[0]) if len(above) else high]
 
 
 def _capacity(rungs: Sequence[Rung], wanted: bool) -> dict[str, Any]:

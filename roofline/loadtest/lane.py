@@ -17,6 +17,7 @@ from roofline.records import RequestRecord
 from roofline.serving.workloads import Segment
 
 _LONGEST_PAUSE_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ class Lane:
             connection = await self._ready()
             record.connect_s = monotonic() - began if self._fresh else 0.0
             exchange = await self._exchange(connection, job, record)
+            if exchange.failure is not None and exchange.failure.kind == failures.RESET and not self._fresh:
+                connection = await self._ready()  # the server gave up an idle connection just then: as any client, try a new one
+                exchange = await self._exchange(connection, job, record)
             exchange.fill(record, shop.origin_s)
             self.text = "".join(exchange.pieces or ())
             self._after(connection, exchange)
@@ -141,7 +145,7 @@ class Lane:
         self._fresh = connection is None or not connection.usable
         if connection is None or self._fresh:
             self.close()
-            connection = self._connection = await Connection.open(self._shop.wire.target, min(self._shop.timeout_s, 30.0))
+            connection = self._connection = await Connection.open(self._shop.wire.target, min(self._shop.timeout_s, _CONNECT_TIMEOUT_S))
         return connection
 
 

@@ -16,7 +16,7 @@ from roofline.loadtest.lane import Job, Lane, Shop
 from roofline.loadtest.wire import Wire
 from roofline.records import RequestRecord
 
-PAGE_TIMEOUT_S = 10.0
+PAGE_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -83,10 +83,13 @@ def explained(failure: Failure, wire: Wire) -> RooflineError:
     kind = failure.kind
     if kind == failures.REFUSED:
         return RooflineError(f"no server at {target.url}: connection refused; is it running, and is the port right?")
+    if kind == failures.UNREACHED:
+        return RooflineError(f"{target.url}: no connection in time; is the host up, the port open, and https:// right?")
     if kind == failures.NO_NAME:
         return InputError(f"{target.host}: no such host{said}")
     if kind == failures.TLS:
-        hint = "is it plain HTTP? then write http://" if "WRONG_VERSION" in said or "wrong version" in said.lower() else "see SSL_CERT_FILE"
+        plain = any(sign in said.lower() for sign in ("wrong_version", "wrong version", "handshake", "record layer"))
+        hint = "is it plain HTTP? then write http://" if plain else "to trust its certificate, see SSL_CERT_FILE"
         return RooflineError(f"{target.url}: TLS does not work{said}; {hint}")
     if kind in ("401", "403"):
         return InputError(f"{target.url}: the server wants another API key ({kind}{said}); set it in the environment, see --api-key-env")

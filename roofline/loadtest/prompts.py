@@ -21,7 +21,7 @@ WORDS = tuple(
         r"\w+",
         "able area army away baby back ball bank base bear bill body book born both call came card care case city club cold come cost "
         "dark data date dead deal door down draw east else even ever face fact fair fall farm fast fear feel fire fish five food foot "
-        "form four free full game girl give goal gold good half hall",
+        "form four free full game girl give goal gold good half hall hand hard",
     )
 )
 """64 words of four letters: each is one token, with the blank before it, in every common vocabulary, and all are equally long, so

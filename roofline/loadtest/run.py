@@ -166,6 +166,7 @@ class LoadTest:
         known = journal is not None and journal.exists() and journal.stat().st_size > 0
         self._past = resumed(journal, settings.to_json()) if journal is not None and known else Past()
         self._journal = Journal(journal)
+        self._has_metrics = True
         run_id = self._past.run_id or f"roofline-{secrets.token_hex(4)}"
         model = settings.model or self._past.settings.get("model") or ""
         self._wire = Wire(Target.parse(settings.url), settings.endpoint, model, settings.ignore_eos, settings.extra_body, key)
@@ -284,12 +285,13 @@ class LoadTest:
             self._show(Progress(stage.title, done, len(stage.workload), data.failed, data.output_tokens, monotonic() - began))
 
     async def _metrics(self) -> dict[str, float]:
-        """The server's /metrics page; empty if it has none."""
-        with contextlib.suppress(Failure):
-            page = await fetch(self._wire, f"{self._wire.target.root}/metrics")
-            if page.status == 200:
-                return server_metrics.parse(page.body.decode("utf-8", "replace"))
-        return {}
+        """The server's /metrics page; empty if it has none, and then it is not asked again."""
+        page = None
+        if self._has_metrics:
+            with contextlib.suppress(Failure):
+                page = await fetch(self._wire, f"{self._wire.target.root}/metrics")
+        self._has_metrics = page is not None and page.status == 200
+        return server_metrics.parse(page.body.decode("utf-8", "replace")) if page is not None and page.status == 200 else {}
 
 
 def _count(record: RequestRecord, text: str, tokenizer: Tokenizer | None) -> None:

@@ -150,6 +150,7 @@ class _Outbox:
         self._sink = sink
         self._waiting: deque[tuple[RequestRecord, str]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._error: OSError | None = None
         self._loop = asyncio.get_running_loop()
 
     def put(self, record: RequestRecord, text: str) -> None:
@@ -160,12 +161,18 @@ class _Outbox:
 
     def _some(self) -> None:
         for _ in range(min(4, len(self._waiting))):
-            self._sink(*self._waiting.popleft())
+            record, text = self._waiting.popleft()
+            try:
+                self._sink(record, text)
+            except OSError as error:
+                self._error = self._error or error
         self._timer = self._loop.call_later(0.002, self._some) if self._waiting else None
 
     def drain(self) -> None:
-        """Hands over all that waits."""
+        """Hands over all that waits. Raises the first OSError that the sink met (a full disk)."""
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
             self._sink(*self._waiting.popleft())
+        if self._error is not None:
+            raise self._error

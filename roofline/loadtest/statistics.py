@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Z95 = 1.959964
 DEFINITIONS = {
     "ttft": "first content or reasoning token − start of the request (a chunk with a role or an empty text is no token)",
-    "tpot": "(last token − first token) / (tokens − tokens in the first chunk), per request",
+    "tpot": "(last token − first token) / (tokens − tokens that came with the first, in its chunk or packet), per request",
     "itl": "gaps between chunks with text, pooled over all requests",
     "e2el": "last token − start of the request",
     "start": "when the request was handed to an open connection; connecting is reported as connect_s",

@@ -23,7 +23,8 @@ class RequestRecord:
     first_token_s: first content or reasoning token; first_answer_s: first content token; last_token_s: last of either.
     end_s: end of the response, good or bad.
     tokens_source: usage (the server counted), tokenizer, or chunks (each chunk with text taken as one token).
-    first_chunk_tokens: tokens that arrived with the first chunk; chunks: chunks with text; gaps_s: seconds between them.
+    first_chunk_tokens: tokens that arrived with the first one, in its chunk and its packet.
+    chunks: chunks with text; gaps_s: seconds between them.
     error: "" or the kind of failure (an HTTP status as text, "timeout", …); detail: what the server or the system said.
     in_flight: requests of this client that were open when it started, itself included.
     """
@@ -48,7 +49,7 @@ class RequestRecord:
     in_flight: int = 0
     error: str = ""
     detail: str = ""
-    gaps_s: array[float] = field(default_factory=lambda: array("d"))
+    gaps_s: array[float] = field(default_factory=lambda: array("f"))
 
     @property
     def ok(self) -> bool:
@@ -67,7 +68,7 @@ class RequestRecord:
 
     @property
     def tpot_s(self) -> float:
-        """Time per output token: (last − first) / (tokens − tokens in the first chunk); NaN if nothing came after that chunk."""
+        """Time per output token: (last − first) / (tokens − those that came with the first); NaN if nothing came later."""
         after = self.output_tokens - self.first_chunk_tokens
         return (self.last_token_s - self.first_token_s) / after if after > 0 else NAN
 
@@ -94,7 +95,7 @@ class RequestRecord:
     def from_json(cls, row: Mapping[str, Any], where: str = "") -> RequestRecord:
         """The record in a JSON object. where: file:line for messages. Raises RecordError for missing or unknown keys."""
         values = {key: value for key, value in row.items() if key != "kind"}
-        values["gaps_s"] = array("d", values.get("gaps_s", ()))
+        values["gaps_s"] = array("f", values.get("gaps_s", ()))
         try:
             return cls(**values)
         except TypeError as error:

@@ -129,6 +129,9 @@ class Connection(asyncio.Protocol):
         """Handles the request in the buffer if it is complete."""
         if self._busy:
             return
+        if self._buffer and not 65 <= self._buffer[0] <= 90:  # no method begins so: TLS, most likely
+            self.abort()
+            return
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             return

@@ -40,6 +40,7 @@ class Stream:
         self._index = 0
         self._sent = 0
         self._pending: list[bytes] = []
+        self._rest = b""
         self._zip = zlib.compressobj(wbits=31) if options.gzip else None
         self.truth: dict[str, Any] = {
             "t0": arrival,
@@ -190,6 +191,7 @@ class Stream:
             self._close_body(how)
 
     def _close_body(self, how: str) -> None:
+        self._send_rest()
         tail = self._zip.flush() if self._zip else b""
         self._connection.write((_http_chunk(tail) if tail else b"") + b"0\r\n\r\n")
         self._end(how)
@@ -256,10 +258,16 @@ class Stream:
             data = self._zip.compress(data) + self._zip.flush(zlib.Z_SYNC_FLUSH)
         data = _http_chunk(data)
         if options.split:
+            self._send_rest()
             cut = min(options.split_after or len(data) // 2, len(data))
-            self._connection.write(data[:cut])
-            self._loop.call_later(0.001, self._connection.write, data[cut:])
-        else:
+            data, self._rest = data[:cut], data[cut:]
+            self._loop.call_later(0.001, self._send_rest)
+        self._connection.write(data)
+
+    def _send_rest(self) -> None:
+        """The second segment of a split write, unless it has gone already."""
+        data, self._rest = self._rest, b""
+        if data:
             self._connection.write(data)
 
     def _at(self, due: float, call: Callable[..., None], *args: Any) -> None:
