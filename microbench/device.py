@@ -88,7 +88,7 @@ class Device:
         if flush:
             ballast = torch.empty(int(2 * self.cache_bytes), dtype=torch.int8, device="cuda")
             return CudaEventTimer(torch.cuda, flush=ballast.zero_)
-        return CudaEventTimer(torch.cuda, spin_cycles=0) if eager else CudaGraphTimer(torch.cuda)
+        return CudaEventTimer(torch.cuda, spin_cycles=0, least_s=2e-3) if eager else CudaGraphTimer(torch.cuda)
 
     def state(self) -> dict[str, Any]:
         """Clocks, power, temperature and throttle reasons (CUDA), or the load of the machine (CPU), at this moment."""
@@ -105,7 +105,6 @@ class Device:
             "threads": self.threads,
             "cpu_time": self.cpu_time,
         }
-        facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
         if self.kind == "cuda":
             facts |= {"cuda": torch.version.cuda, **_nvml_facts(torch.cuda.current_device())}
         return capture_environment(facts)
@@ -201,5 +200,5 @@ def _nvml(index: int) -> tuple[Any, Any]:
 def _ask(nvml: Any, read: Any) -> Any:
     try:
         return read()
-    except nvml.NVMLError:
+    except (nvml.NVMLError, AttributeError):  # not on this device, or not in this version of the bindings
         return None

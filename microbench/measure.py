@@ -91,8 +91,9 @@ def measure(
     notes: dict[str, Any] = {"first_call_s": first_call_s, "error": _checked(case, trials[0])}
     trials += [case.build(device) for _ in range(sets - 1)]
     ring = [trial.call for trial in trials]
-    rough = _warm(ring, timer, rule, clock)
-    sampler = timer.sampler(ring, max(1, math.ceil(timer.least_s / max(rough, 1e-9))))
+    rough, used = _warm(ring, timer, rule, clock)
+    oldest = used % len(ring)  # the sampler goes on where the warm-up stopped: its last sets are still in the cache
+    sampler = timer.sampler(ring[oldest:] + ring[:oldest], max(1, math.ceil(timer.least_s / max(rough, 1e-9))))
     sampling = clock()
     samples, stop = _sample(sampler, rough, rule, clock)
     sampling = clock() - sampling
@@ -137,13 +138,16 @@ def _checked(case: Case, trial: Trial) -> float | None:
     return error
 
 
-def _warm(ring: Sequence[Call], timer: Timer, rule: Rule, clock: Callable[[], float]) -> float:
-    """Calls for rule.warm_s and at least twice, and the rough time of one."""
+def _warm(ring: Sequence[Call], timer: Timer, rule: Rule, clock: Callable[[], float]) -> tuple[float, int]:
+    """Calls for rule.warm_s and at least twice: the rough time of one, and how many sets of the ring have been used.
+
+    The first set was used before, by the first call.
+    """
     end = clock() + rule.warm_s
     times: list[float] = []
     while len(times) < 2 or clock() < end:
-        times.append(timer.once(ring[len(times) % len(ring)]))
-    return statistics.median(times)
+        times.append(timer.once(ring[(len(times) + 1) % len(ring)]))
+    return statistics.median(times), len(times) + 1
 
 
 def _sample(sampler: Callable[[int], list[float]], rough: float, rule: Rule, clock: Callable[[], float]) -> tuple[list[float], str]:

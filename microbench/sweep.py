@@ -125,13 +125,13 @@ def finished(path: Path, environment_id: str) -> set[str]:
         return set()
     found: set[str] = set()
     for line, row in read_jsonl(path, skip_cut_lines=True):
-        if row.get("kind") in ("environment", "measurement"):
-            theirs = row["id"] if row["kind"] == "environment" else row.get("environment")
-            if theirs != environment_id:
-                raise InputError(
-                    f"{path}:{line}: records of another machine, software or number of threads ({theirs}, here {environment_id}): "
-                    "give another --records file"
-                )
-        if row.get("kind") == "measurement" and not row.get("notes", {}).get("sentinel"):
+        if row.get("kind") != "measurement" or row.get("op") == "collective":  # ranks are processes with settings of their own
+            continue
+        if row.get("environment") != environment_id:
+            raise InputError(
+                f"{path}:{line}: a record of another machine, software or number of threads ({row.get('environment')}, here "
+                f"{environment_id}): give another --records file"
+            )
+        if not row.get("notes", {}).get("sentinel"):
             found.add(str(row.get("notes", {}).get("case")))
     return found

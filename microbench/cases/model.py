@@ -9,12 +9,18 @@ from microbench.cases.gemm import TOLERANCE, gemm
 from microbench.measure import Case
 from microbench.ops import Heads
 from roofline.batch import Batch
-from roofline.ledger import Op, Parallel, Precision, build_ledger
+from roofline.ledger import AS_SHIPPED, Op, Parallel, Precision, build_ledger
 from roofline.profiles.model import Model
 
 
+def in_one_type(model: Model, kind: str) -> Model:
+    """The model with every weight, activation and KV entry in one type, whatever its checkpoint stores."""
+    layers = {name: layer.model_copy(update={"weights": {}}) for name, layer in model.layers.items()}
+    return model.model_copy(update={"dtype": kind, "weights": {}, "kv_dtype": None, "layers": layers})
+
+
 def model_cases(
-    model: Model, *, batches: Sequence[int], context: int, prompt: int, precision: Precision, tp: int = 1
+    model: Model, *, batches: Sequence[int], context: int, prompt: int, precision: Precision = AS_SHIPPED, tp: int = 1
 ) -> tuple[list[Case], list[str]]:
     """Cases of one decode step at each batch (with `context` cached tokens) and of one prefill of `prompt` tokens, cold.
 

@@ -1,0 +1,66 @@
+"""Cold means cold: rings against a simulated cache, arenas that do not repeat themselves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from microbench.caches import MOST_SETS, Arena, is_cold, ring_length
+from tests.microbench.fakes import FakeCache
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("size", [2.0, 37.0, 250.0, 999.0, 5000.0])
+def test_ring_is_never_in_the_cache(kind: str, size: float) -> None:
+    cache, sets = FakeCache(1000.0), ring_length(kind, 1000.0, size)
+    hits = [cache.touch(i % sets, size) for i in range(3 * sets)]
+    assert not any(hits)
+    assert is_cold(kind, 1000.0, size, sets)
+
+
+def test_a_fixed_ring_of_ten_would_be_warm() -> None:
+    cache = FakeCache(1000.0)
+    assert all([cache.touch(i % 10, 50.0) for i in range(100)][10:])
+    assert not is_cold("cuda", 1000.0, 50.0, 10)
+
+
+def test_ring_counts() -> None:
+    assert ring_length("cuda", 50 * 2**20, 32 * 2**20) == 9  # ⌈5 · 50 / 32⌉ + 1
+    assert ring_length("cpu", 480 * 2**20, 2**30) == 3  # ⌈4 · 480 / 1024⌉ + 1
+    assert ring_length("cuda", 50 * 2**20, 4) == MOST_SETS
+    assert not is_cold("cuda", 50 * 2**20, 4, MOST_SETS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
+def test_arena_hands_out_random_memory_that_does_not_overlap(dtype: torch.dtype) -> None:
+    arena = Arena("cpu", dtype, elements=10_000)
+    views = [arena.take(7, 100) for _ in range(10)]
+    spans = sorted((v.data_ptr(), v.data_ptr() + v.nbytes) for v in views)
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    for view in views:
+        values = view.float()
+        assert values.std() > 0.5
+        assert (values == 0).float().mean() < 0.05
+        assert torch.isfinite(values).all()
+
+
+def test_arena_walks_around_and_grows() -> None:
+    arena = Arena("cpu", torch.float32, elements=1000)
+    first = arena.take(600).data_ptr()
+    assert arena.take(600).data_ptr() == first
+    assert arena.take(2000).shape == (2000,)
+    assert arena.elements == 2000
+
+
+def test_arena_fills_only_what_is_taken() -> None:
+    arena = Arena("cpu", torch.float32, elements=2**25)
+    arena.take(100)
+    assert arena._drawn < 2**23
+
+
+def test_arena_is_the_same_for_the_same_seed() -> None:
+    a, b, c = (Arena("cpu", torch.float32, 100, seed=seed).take(100) for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)

@@ -1,0 +1,41 @@
+"""Collectives between real processes on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from microbench import collectives
+from roofline.records import Measurement, read_jsonl
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_all_collectives_over_gloo(tmp_path: Path, ranks: int) -> None:
+    """Results are checked by every rank before anything is timed; sent bytes are those of a ring."""
+    path = tmp_path / "r.jsonl"
+    assert collectives.run_ranks("cpu", ranks, path, budget_s=90.0) == ""
+    rows = [row for _, row in read_jsonl(path)]
+    assert rows[0]["kind"] == "environment"
+    found = [Measurement.from_json(row) for row in rows[1:]]
+    assert {(m.shape["collective"], m.shape["bytes"]) for m in found} == {
+        (name, size) for name in collectives.OPS for size in collectives.SIZES["cpu"]
+    }
+    for m in found:
+        passes = 2 if m.shape["collective"] == "all_reduce" else 1
+        assert m.notes["bytes"] == passes * (ranks - 1) / ranks * m.shape["bytes"]
+        assert m.shape["ranks"] == ranks
+        assert m.shape["backend"] == "gloo"
+        assert len(m.samples_s) >= 3
+        assert m.environment == rows[0]["id"]
+
+
+def test_a_failed_start_is_one_line(tmp_path: Path) -> None:
+    problem = collectives.run_ranks("cpu", 2, tmp_path / "no" / "r.jsonl", budget_s=60.0)
+    assert problem.startswith("collectives of 2 ranks failed: ")
+    assert "\n" not in problem
+
+
+def test_ranks_that_do_not_end_are_stopped(tmp_path: Path) -> None:
+    assert "longer than their budget" in collectives.run_ranks("cpu", 2, tmp_path / "r.jsonl", budget_s=0.0)

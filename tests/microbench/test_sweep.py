@@ -1,0 +1,150 @@
+"""Sweeps on a fake device: order, budget, resuming, running out of memory, drift."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from microbench.sweep import Sweep, drift, finished, order
+from roofline.errors import InputError
+from roofline.records import JsonlWriter
+from tests.microbench.fakes import FakeDevice, fake_case
+
+CASES = [fake_case(f"case {i}", hot_s=1e-3 * (i + 1)) for i in range(8)]
+SENTINEL = fake_case("sentinel")
+
+
+def sweep(device: FakeDevice, path: Path, cases=CASES, done=(), budget_s: float = 20.0, measure_case=None):
+    from functools import partial
+
+    from microbench.measure import measure
+
+    timed = measure_case or partial(measure, clock=device.clock)
+    with JsonlWriter(path) as writer:
+        return Sweep(device, writer, budget_s=budget_s, clock=device.clock, measure_case=timed).run(cases, SENTINEL, done)
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_order_is_shuffled_by_the_seed_with_sentinels_around() -> None:
+    first, again, other = (order(CASES, SENTINEL, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+    assert [place for _, place in first if place] == ["start", "middle", "end"]
+    assert first[0][1] == "start"
+    assert first[-1][1] == "end"
+    assert {case.id for case, place in first if not place} == {case.id for case in CASES}
+
+
+def test_all_cases_are_written_as_they_end(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    outcome = sweep(FakeDevice(), path)
+    assert len(outcome.measurements) == len(CASES) + 3
+    assert not outcome.skipped
+    assert [row["kind"] for row in rows(path)] == ["environment"] + ["measurement"] * (len(CASES) + 3)
+    assert rows(path)[0]["seed"] == 0
+
+
+def test_budget_is_kept_and_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    device = FakeDevice()
+    slow = [fake_case(f"slow {i}", hot_s=1.0, cold_s=1.0, flops=1e9) for i in range(50)]
+    outcome = sweep(device, tmp_path / "r.jsonl", slow, budget_s=30.0)
+    assert device.clock.now < 45.0  # a case that was begun is ended
+    assert any(reason.startswith("budget") for reason in outcome.skipped.values())
+    assert len(outcome.measurements) + len(outcome.skipped) == 53
+
+
+def test_killed_and_resumed_keeps_what_was_finished(tmp_path: Path) -> None:
+    path, device = tmp_path / "r.jsonl", FakeDevice()
+    calls = 0
+
+    def killed(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == 6:
+            raise KeyboardInterrupt
+        from microbench.measure import measure
+
+        return measure(*args, clock=device.clock, **kwargs)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(device, path, measure_case=killed)
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"kind":"measurement","op":"str')  # the line that the kill cut short
+    done = finished(path, "env")
+    assert len(done) == 4
+    outcome = sweep(device, path, done=done)
+    assert len(outcome.measurements) == len(CASES) - 4 + 3
+    assert len(finished(path, "env")) == len(CASES)
+
+
+def test_sentinels_are_not_taken_for_finished_cases(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    sweep(FakeDevice(), path, cases=[])
+    assert finished(path, "env") == set()
+
+
+def test_records_of_another_machine_are_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    sweep(FakeDevice(), path)
+    with pytest.raises(InputError, match=r"r.jsonl:2: a record of another machine"):
+        finished(path, "other")
+    assert finished(tmp_path / "absent.jsonl", "env") == set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_out_of_memory_is_recorded_with_its_size_and_the_sweep_goes_on(tmp_path: Path, error: Exception) -> None:
+    path, device = tmp_path / "r.jsonl", FakeDevice()
+    outcome = sweep(device, path, [*CASES, fake_case("big", size=7e9, fails=error)], budget_s=300.0)
+    (reason,) = outcome.skipped.values()
+    assert reason == "out of memory: 7e+09 B of operands"
+    assert device.released == 1
+    assert len(outcome.measurements) == len(CASES) + 3
+    (row,) = [row for row in rows(path) if row["kind"] == "skipped"]
+    assert row["bytes"] == 7e9
+
+
+def test_what_cannot_fit_is_not_tried(tmp_path: Path) -> None:
+    device = FakeDevice(memory=1e6)
+    outcome = sweep(device, tmp_path / "r.jsonl", [fake_case("big", size=7e9)])
+    (reason,) = outcome.skipped.values()
+    assert reason.startswith("out of memory: 7e+09 B of operands, 1e+06 B free")
+
+
+def test_unsupported_kernels_are_named(tmp_path: Path) -> None:
+    outcome = sweep(FakeDevice(), tmp_path / "r.jsonl", [fake_case("no", fails=RuntimeError("No available kernel.\nAborting"))])
+    assert list(outcome.skipped.values()) == ["not supported here: No available kernel."]
+
+
+def test_wrong_results_are_reported_as_untrustworthy(tmp_path: Path) -> None:
+    outcome = sweep(FakeDevice(), tmp_path / "r.jsonl", [*CASES, fake_case("wrong", error=0.5)])
+    assert len(outcome.untrustworthy) == 1
+    assert len(outcome.measurements) == len(CASES) + 3
+
+
+def test_planted_drift_is_reported_by_the_sentinel(tmp_path: Path) -> None:
+    steady, warming = FakeDevice(), FakeDevice()
+    assert drift(sweep(steady, tmp_path / "a.jsonl").measurements) == pytest.approx(0.0, abs=1e-6)
+    warming.slowdown = lambda now: 1.0 if now < 2.5 else 1.2
+    assert drift(sweep(warming, tmp_path / "b.jsonl").measurements) == pytest.approx(0.2, rel=0.05)
+    assert drift([]) == 0.0
+
+
+def test_unused_time_goes_to_later_cases(tmp_path: Path) -> None:
+    device = FakeDevice()
+    step = iter(range(10**9))
+    device.slowdown = lambda now: 1.0 + 0.5 * (next(step) % 3)
+    outcome = sweep(device, tmp_path / "r.jsonl", budget_s=200.0)
+    assert {m.notes["stop"] for m in outcome.measurements} <= {"converged", "precise"}
+    assert device.clock.now < 30.0
