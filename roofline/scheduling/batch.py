@@ -117,12 +117,16 @@ class Scheduler(Protocol):
         stopped: requests whose last emitted token ends them early (end of text).
         """
 
-    def steady_steps(self) -> int:
-        """After an `update` (or with one batch in flight): all running requests sampled in the last batch, and how many
-        next batches will be plain decodes of all of them, as long as nobody arrives; 0 = not so, or not known."""
+    def steady_decode(self) -> tuple[int, int, int]:
+        """(steps, rows, context) of a stretch: so many next batches will be plain decodes of the same `rows`, as long as nobody
+        arrives, the first with `context` past tokens in all. It holds after an `update`, or with one batch in flight that is
+        `full`; rows are all running requests but those that the batch in flight completes. steps is 0 if it is not so.
+        """
 
     def advance(self, steps: int) -> list[Request]:
-        """Does what `steps` (≤ steady_steps()) rounds of schedule and update would do; returns who finished in the last one."""
+        """Does what `steps` rounds of schedule and update would do; returns who finished: where a batch is in flight, those that
+        it completes (in the first round), otherwise those for whom the last round does.
+        """
 
     def check_integrity(self) -> None:
         """Raises AssertionError if a count or a block is out of place (used by tests and by an engine in debug mode)."""

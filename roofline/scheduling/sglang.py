@@ -237,12 +237,13 @@ class SglangScheduler:
         request.status = Status.FINISHED
         return True
 
-    def steady_steps(self) -> int:
+    def steady_decode(self) -> tuple[int, int, int]:
         """See Scheduler; only with an empty queue, because each decode step changes the ratio that admission goes by."""
         if not self.running or self.num_waiting:
-            return 0
+            return 0, 0, 0
         left = min([request.end_tokens - request.num_tokens - request.num_output_placeholders for request in self.running])
-        return max(0, min(left, self.pool.available // len(self.running)))
+        rows, context = len(self.running), sum([request.num_computed_tokens for request in self.running])
+        return max(0, min(left, self.pool.available // rows)), rows, context
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""

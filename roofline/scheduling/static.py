@@ -85,9 +85,9 @@ class StaticScheduler:
             self._members = []
         return done
 
-    def steady_steps(self) -> int:
+    def steady_decode(self) -> tuple[int, int, int]:
         """See Scheduler: rows of members that have ended make it never plain."""
-        return 0
+        return 0, 0, 0
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""

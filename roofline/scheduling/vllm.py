@@ -322,16 +322,22 @@ class VllmScheduler:
         self.pool.release(request)
         self._blocked = False
 
-    def steady_steps(self) -> int:
+    def steady_decode(self) -> tuple[int, int, int]:
         """See Scheduler. A blocked head stays blocked meanwhile: decoding takes blocks and gives none back."""
         running = self.running
         if not (self._steady and running) or (self.waiting and not self._blocked):
-            return 0
-        steps = self._shortest = min([r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running])
+            return 0, 0, 0
+        left = [r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running]
+        steps = self._shortest = min(left)
+        rows, context = len(left), sum([r.num_computed_tokens for r in running])
+        if not steps and not self.waiting:
+            steps = min([one for one in left if one], default=0)
+            rows -= left.count(0)
+            context -= sum([r.num_computed_tokens for r, one in zip(running, left, strict=True) if not one])
         free = self.pool.num_free
-        while steps > 0 and len(running) * (steps // self.pool.block_size + 1) > free and self._growth(steps) > free:
+        while steps > 0 and rows * (steps // self.pool.block_size + 1) > free and self._growth(steps) > free:
             steps //= 2
-        return steps
+        return steps, rows, context
 
     def _growth(self, steps: int) -> int:
         """Blocks that `steps` decode steps of all running requests take."""
@@ -343,14 +349,29 @@ class VllmScheduler:
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
-        running = self.running
-        for request in running:
+        done = []
+        if self._shortest == 0:
+            staying: list[Request] = []
+            for request in self.running:
+                complete = request.num_tokens + request.num_output_placeholders >= request.end_tokens
+                (done if complete else staying).append(request)
+            self._decode(staying, 1)
+            steps -= 1
+        elif steps == self._shortest:
+            self._decode(self.running, steps)
+            steps = 0
+            done = [request for request in self.running if request.num_tokens >= request.end_tokens]
+        for request in done:
+            self._finish(request)
+        if steps:
+            self._decode(self.running, steps)
+        return done
+
+    def _decode(self, requests: list[Request], steps: int) -> None:
+        for request in requests:
             request.num_tokens += steps
             request.num_computed_tokens += steps
-        self.pool.grow([request for request in running if request.num_computed_tokens > request.pool_mark])
-        if steps < self._shortest:
-            return []
-        return [request for request in list(running) if request.num_tokens >= request.end_tokens and self._finish(request)]
+        self.pool.grow([request for request in requests if request.num_computed_tokens > request.pool_mark])
 
     def check_integrity(self) -> None:
         """See Scheduler."""

@@ -67,30 +67,36 @@ def pipelined(
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
         left = count = min(steps - done, (last - context) // rows + 1)
-        gaps = [end - emitted_s] if done else []
-        if end >= clock + host:
+        singles = [end - emitted_s] if done else []
+        second_gap = last_gap = host + slope * rows
+        if end >= clock + host and base + slope * context >= host:
             second_gap = base + slope * context
-            while left and clock < until and end >= clock + host:
+            while left and clock < until:
                 clock = end
                 end = clock + (base + slope * context)
                 context += rows
                 left -= 1
             emitted_s, last_gap = clock, base + slope * (context - 2 * rows)
-        else:
-            while left and clock < until and end < clock + host:
+        elif end < clock + host and base + slope * (context + left * rows) < host:
+            while left and clock < until:
                 if left == count - 1:
-                    gaps.append(end - emitted_s)
+                    singles.append(end - emitted_s)
                 emitted_s = end
                 clock = clock + host
                 end = clock + (base + slope * context)
                 context += rows
                 left -= 1
-            second_gap = last_gap = host + slope * rows
+        else:
+            emitted_s = end
+            clock = max(end, clock + host)
+            end = clock + (base + slope * context)
+            context += rows
+            left = count - 1
         count -= left
+        even = count - len(singles) - (done == 0)
         done += count
-        for gap in gaps:
+        for gap in singles:
             log.extend((gap, gap, 1, rows))
-        even = count - len(gaps) - (done == count)
         if even > 0:
             log.extend((second_gap, last_gap, even, rows))
     return Stretch(done, clock, end, emitted_s)

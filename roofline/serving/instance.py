@@ -76,8 +76,8 @@ class Instance:
         """Schedules steps as long as the moment of scheduling lies before `until` and there is work."""
         while self.busy and self.clock < until:
             if self.fast_forward:
-                steps = self.scheduler.steady_steps()
-                if steps > 1 and self._stretch(steps, until):
+                steps, rows, context = self.scheduler.steady_decode()
+                if steps > 1 and self._stretch(steps, rows, context, until):
                     if self.halts and self.finished:
                         return
                     continue
@@ -166,26 +166,26 @@ class Instance:
         if self.halts:
             self.finished += finished
 
-    def _stretch(self, steps: int, until: float) -> bool:
-        """Jumps over plain decode steps of all running requests; False if they do not all emit together."""
-        scheduler, running, in_flight, log = self.scheduler, self.scheduler.running, self._in_flight, self.recorder.gaps
-        rows, start = len(running), self.clock
-        context = sum([request.num_computed_tokens for request in running])
+    def _stretch(self, steps: int, rows: int, context: int, until: float) -> bool:
+        """Jumps over plain decode steps (see Scheduler.steady_decode); False if not all running requests emit together."""
+        scheduler, in_flight, start, log = self.scheduler, self._in_flight, self.clock, self.recorder.gaps
         host = self.timer.host_time(rows)
         if in_flight is None:
             if self.asynchronous or not self._last.full:
                 return False
             done = fast_forward.alternating(self.timer, rows, context, host, start, self._emitted_s, steps, until, log)
+            self._retire(scheduler.advance(done.steps), done.emitted_s)
         else:
             batch, end = in_flight
-            if not batch.full or len(batch.decodes) + len(batch.chunks) != rows:
+            together = batch.full and len(batch.decodes) + len(batch.chunks) == len(scheduler.running)
+            if not together or (self.halts and rows < len(scheduler.running)):
                 return False
             self._emit(batch, end)
             done = fast_forward.pipelined(self.timer, rows, context, host, start, end, steps, until, log)
-            self._last = plain = batch.plain(running)
+            self._retire(scheduler.advance(done.steps), end)
+            self._last = plain = batch.plain(scheduler.running)
             self._in_flight = plain, done.end
         self.clock, self._emitted_s = done.clock, done.emitted_s
         waiting = scheduler.num_waiting
-        self._retire(scheduler.advance(done.steps), done.emitted_s)
         self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, scheduler.kv_usage, self.number))
         return True
