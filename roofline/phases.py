@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from roofline.batch import Batch
 from roofline.errors import InputError
-from roofline.ledger import AS_SHIPPED, DEFAULT, SINGLE, Conventions, Parallel, Precision, build_ledger
+from roofline.ledger import AS_SHIPPED, DEFAULT, SINGLE, Conventions, Ledger, Parallel, Precision, build_ledger
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
+from roofline.timing.bound import step_bound
 from roofline.timing.estimate import Estimate
 from roofline.timing.peaks import effective_peak
 from roofline.timing.step import StepPrice, price_step
@@ -43,6 +44,14 @@ class Setup:
             conventions=self.conventions,
             engine=self.engine,
         )
+
+    def count(self, batch: Batch) -> Ledger:
+        """The ledger of a pass, all pipeline stages one after the other."""
+        stages = (
+            build_ledger(self.model, batch, parallel=self.parallel, precision=self.precision, conventions=self.conventions, stage=stage)
+            for stage in range(self.parallel.pp)
+        )
+        return Ledger(tuple(op for stage in stages for op in stage))
 
     def per_pass(self, sequences: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """Sequences in one pass of one rank when the whole replica holds `sequences`: split over dp and pipeline micro-batches."""
@@ -167,16 +176,16 @@ def batch_curve(setup: Setup, context: int, batches: list[int]) -> BatchCurve:
         tpot=price.estimate,
         tokens_per_s=sizes / expected,
         plateau_tokens_per_s=plateau,
-        knee=_first_of_many(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
-        eighty=_first_of_many(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
+        knee=_first(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
+        eighty=_first(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
     )
 
 
 def latency_limited_batch(setup: Setup, context: int, tpot_s: float) -> int:
     """The largest batch whose expected decode step at `context` takes at most tpot_s; 0 if even one sequence takes longer."""
 
-    def too_slow(batch: int) -> bool:
-        return float(setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s) > tpot_s
+    def too_slow(batch: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return np.asarray(setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s > tpot_s)
 
     first = _first(too_slow, LARGEST_BATCH)
     return LARGEST_BATCH if first is None else first - 1
@@ -185,12 +194,10 @@ def latency_limited_batch(setup: Setup, context: int, tpot_s: float) -> int:
 def attention_crossover(setup: Setup, share: float = 0.5) -> int | None:
     """Prompt length from which attention is at least `share` of the FLOPs of a prefill (None: never, as with small windows)."""
 
-    def beyond(tokens: int) -> bool:
-        ledger = build_ledger(
-            setup.model, Batch.prefill(1, tokens), parallel=setup.parallel, precision=setup.precision, conventions=setup.conventions
-        )
-        attention = sum(op.count * float(op.flops_each) for op in ledger if op.kind.endswith("attention"))
-        return attention >= share * float(ledger.total("flops"))
+    def beyond(tokens: NDArray[np.float64]) -> NDArray[np.bool_]:
+        ledger = setup.count(Batch.prefill(1, tokens))
+        attention = Ledger(tuple(op for op in ledger if op.kind.endswith("attention")))
+        return np.asarray(attention.total("flops") >= share * ledger.total("flops"))
 
     return _first(beyond, LONGEST_CONTEXT)
 
@@ -198,40 +205,37 @@ def attention_crossover(setup: Setup, share: float = 0.5) -> int | None:
 def kv_crossover(setup: Setup, batch: int) -> int | None:
     """Context from which a decode step of `batch` sequences reads more KV than weights (None: never)."""
 
-    def beyond(context: int) -> bool:
-        price = setup.price(Batch.decode(setup.per_pass(batch), context))
-        return float(price.total("kv_read_bytes")) > float(price.total("weight_bytes"))
+    def beyond(context: NDArray[np.float64]) -> NDArray[np.bool_]:
+        ledger = setup.count(Batch.decode(setup.per_pass(batch), context))
+        return np.asarray(ledger.total("kv_read_bytes") > ledger.total("weight_bytes"))
 
     return _first(beyond, LONGEST_CONTEXT)
 
 
 def compute_bound_prompt(setup: Setup) -> int | None:
-    """Prompt length from which the hard bound of a single prefill is compute, not memory (None: never)."""
-    return _first(lambda tokens: setup.price(Batch.prefill(1, tokens)).limited_by == "compute", LONGEST_CONTEXT)
+    """Prompt length from which the hard bound of a single prefill is compute, not memory or link (None: never)."""
+
+    def computes(tokens: NDArray[np.float64]) -> NDArray[np.bool_]:
+        bound = step_bound(setup.count(Batch.prefill(1, tokens)), setup.hardware)
+        return np.asarray(bound.compute_s >= np.maximum(bound.memory_s, bound.link_s))
+
+    return _first(computes, LONGEST_CONTEXT)
 
 
-def _first(holds: Callable[[int], bool], largest: int) -> int | None:
-    """The smallest integer from 1 to `largest` at which a monotone condition holds; None if it does not even there."""
-    if not holds(largest):
-        return None
+_POINTS = 16
+
+
+def _first(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int) -> int | None:
+    """The smallest integer from 1 to `largest` at which a monotone condition holds; None if it does not even there.
+
+    Each round asks about _POINTS points between the ends at once.
+    """
     low, high = 0, largest
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _first_of_many(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int) -> int | None:
-    """As _first, for a condition on arrays: each round asks about 128 points between the ends, so a few rounds are enough."""
-    low, high = 0, largest
-    if not holds(np.asarray([float(largest)]))[0]:
+    if not np.all(holds(np.asarray([float(largest)]))):
         return None
     while high - low > 1:
-        step = -(-(high - low) // 128)
-        points = np.append(np.arange(low + step, high, step), high)
-        first = int(np.argmax(holds(points)))
+        step = -(-(high - low) // _POINTS)
+        points = np.append(np.arange(low + step, high, step), high).astype(np.float64)
+        first = int(np.argmax(np.broadcast_to(holds(points), points.shape)))
         low, high = (int(points[first - 1]) if first else low), int(points[first])
     return high

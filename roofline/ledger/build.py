@@ -219,6 +219,7 @@ class _Builder:
                 "hidden": hidden,
                 "ep": parallel.ep,
                 "moe_tp": parallel.moe_tp,
+                "matrices": len(matrices),
             },
         )
 

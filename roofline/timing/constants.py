@@ -6,7 +6,7 @@ devices; a block of the same dtype goes before one of another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from roofline.errors import InputError
@@ -39,31 +39,47 @@ def choose(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBloc
 
     Raises InputError when not even a generic block of the family exists.
     """
+    if own:
+        return _nearest(form, key, spec, own)
+    asked = (form.family, key, spec.id, spec.generation)
+    if asked not in _CHOSEN:
+        _CHOSEN[asked] = _nearest(form, key, spec, ())
+    return _CHOSEN[asked]
+
+
+_CHOSEN: dict[tuple[str, Key, str, str], Choice] = {}  # shipped blocks do not change while the program runs
+
+
+def _nearest(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]) -> Choice:
     key = form.policy(spec.generation, key)
-    candidates = list(_candidates(form, key, spec, own))
-    if not candidates:
+    best: tuple[float, int, str, CalibrationBlock] | None = None
+    for penalty, candidates in _shelves(form, key, spec, own):
+        if best is not None and best[0] <= penalty:
+            break  # no further shelf can hold a nearer block, so its file is not read
+        best = min((c for c in (best, *candidates) if c is not None), key=lambda c: (c[0], c[1]), default=None)
+    if best is None:
         raise InputError(f"no calibration of {form.family} at all: hwprofiles/calibration/generic.yaml is missing")
-    distance, _, where, block = min(candidates, key=lambda c: (c[0], c[1]))
+    distance, _, where, block = best
     words = block.label if where == spec.id else f"{block.label} of {where}"
     policy = block.form if distance < _DTYPE else key.form
     constants = {c.name: block.constants.get(c.name, c.start) for c in form.constants(_with_form(key, policy))}
     return Choice(block, constants, policy, 1.0 + _WIDEN * distance, words, distance == 0.0)
 
 
-def _candidates(
-    form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]
-) -> Iterator[tuple[float, int, str, CalibrationBlock]]:
-    """(distance, tie-break, where it is from, block): fewer rows lose a tie."""
-    shelves = [
-        (0.0, spec.id, own),
-        (0.0, spec.id, shipped(spec.id)),
-        (_GENERATION, f"generation {spec.generation}", shipped(f"generation-{spec.generation}")),
-        (_GENERIC, "all devices", shipped("generic")),
+_Candidate = tuple[float, int, str, CalibrationBlock]  # distance, tie-break (fewer rows lose), where it is from, block
+
+
+def _shelves(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]) -> Iterator[tuple[float, list[_Candidate]]]:
+    """(least distance of the shelf, its blocks of the family), nearest shelf first; a file is read when its turn comes."""
+    shelves: list[tuple[float, str, Callable[[], Sequence[CalibrationBlock]]]] = [
+        (0.0, spec.id, lambda: own),
+        (0.0, spec.id, lambda: shipped(spec.id)),
+        (_GENERATION, f"generation {spec.generation}", lambda: shipped(f"generation-{spec.generation}")),
+        (_GENERIC, "all devices", lambda: shipped("generic")),
     ]
     for order, (penalty, where, blocks) in enumerate(shelves):
-        for block in blocks:
-            if block.family == form.family:
-                yield penalty + _mismatch(key, block), 10**9 * order - block.provenance.rows, where, block
+        found = [(penalty + _mismatch(key, b), 10**9 * order - b.provenance.rows, where, b) for b in blocks() if b.family == form.family]
+        yield penalty, found
 
 
 def _mismatch(key: Key, block: CalibrationBlock) -> float:

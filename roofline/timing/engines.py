@@ -9,24 +9,29 @@ from roofline.errors import InputError
 
 @dataclass(frozen=True)
 class EngineStep:
-    """Seconds beside the kernels of a step: fixed_s + per_layer_rank_s · layers · log2(ranks) + per_sequence_s · sequences.
+    """Step = fixed_s + per_layer_rank_s · layers · log2(ranks) + scale · kernels + per_sequence_s · sequences.
 
-    source: where the constants come from.
+    decode_scale, prefill_scale: kernels inside this engine's step against the same kernels measured alone. The constants of an
+    engine were fitted together and only mean something together. spread: relative half-widths (below, above) of the 80 %
+    interval that the engine adds to that of the kernels. source: where they come from.
     """
 
     fixed_s: float
     per_layer_rank_s: float
     per_sequence_s: float
+    decode_scale: float
+    prefill_scale: float
+    spread: tuple[float, float]
     source: str
 
 
-_SEEN = "median of measured minus kernel time at up to 8 streams, fit rows of the serving points in aiconfigurator-core 0.12"
+_FIT = "one set per engine, fitted on the fit rows of the serving points in aiconfigurator-core 0.12"
 ENGINES: dict[str, EngineStep] = {
-    "vllm": EngineStep(1.4e-3, 1e-6, 0.0, _SEEN),
-    "sglang": EngineStep(1.0e-3, 9e-6, 30e-6, _SEEN),
-    "trtllm": EngineStep(0.6e-3, 6e-6, 7e-6, _SEEN),
-    "llamacpp": EngineStep(0.3e-3, 5e-6, 0.0, "assumed: no serving points of this engine were fitted"),
-    "reference": EngineStep(0.0, 0.0, 0.0, "kernels alone"),
+    "vllm": EngineStep(-1.0e-3, 1.1e-6, 0.0, 1.15, 1.15, (0.12, 0.2), _FIT),
+    "sglang": EngineStep(0.16e-3, 9.2e-6, 33e-6, 0.87, 0.96, (0.12, 0.2), _FIT),
+    "trtllm": EngineStep(-0.02e-3, 5.8e-6, 7e-6, 0.94, 1.34, (0.12, 0.2), _FIT),
+    "llamacpp": EngineStep(0.3e-3, 5e-6, 0.0, 1.0, 1.0, (0.25, 0.35), "assumed: no serving points of this engine were fitted"),
+    "reference": EngineStep(0.0, 0.0, 0.0, 1.0, 1.0, (0.1, 0.1), "kernels alone"),
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from roofline.ledger import Ledger, Op
+from roofline.ledger import Op
 from roofline.ledger.ops import Array
 from roofline.profiles.hardware import Hardware
 from roofline.timing.bound import link_bandwidth, op_bound_s
@@ -46,6 +46,7 @@ class Generic:
 
 
 DEFAULTS = Generic()
+SPREAD = (0.7, 1.5)  # 80 % interval of a kernel that these constants price, as factors
 
 
 def expected_op_s(op: Op, hardware: Hardware, constants: Generic = DEFAULTS) -> Array:
@@ -102,11 +103,3 @@ def _collective(op: Op, hardware: Hardware, c: Generic) -> Array:
 
 def _elementwise(op: Op, hardware: Hardware, c: Generic) -> Array:
     return c.launch_elementwise + op.bytes_each / (c.em_elementwise * hardware.memory_bandwidth)
-
-
-def expected_kernels_s(ledger: Ledger, hardware: Hardware, constants: Generic = DEFAULTS) -> Array:
-    """Sum of the expected op times of a pass: kernels run one after the other."""
-    total: Array = 0.0
-    for op in ledger:
-        total = total + op.count * expected_op_s(op, hardware, constants)
-    return total

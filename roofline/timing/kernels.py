@@ -18,25 +18,33 @@ from roofline.timing.intervals import log_interval
 
 
 def kernel_times(
-    family: str, shape: Mapping[str, Array | float], key: Key, spec: DeviceSpec, *, hot: bool, own: Sequence[CalibrationBlock] = ()
+    family: str,
+    shape: Mapping[str, Array | float],
+    key: Key,
+    spec: DeviceSpec,
+    *,
+    hot: bool,
+    own: Sequence[CalibrationBlock] = (),
+    corrected: bool = True,
 ) -> tuple[Estimate, list[str]]:
     """Estimate of each row of `shape` (arrays or numbers that broadcast), and what constants were used, one text per row.
 
-    hot: operands may sit in cache (kernel tables), else cold (plans). own: blocks that go before the shipped ones.
+    hot: operands may sit in cache (kernel tables), else cold (plans). own: blocks that go before the shipped ones. corrected:
+    with the residual tables of the blocks, which are closer on average but neither smooth nor monotone.
     """
     kind = form(family)
     rows = kind.prepare(_arrays(kind, shape))
     size = rows[kind.columns[0]].size
     if kind.variant is None:
         choice = choose(kind, key, spec, own)
-        return estimate(kind, rows, key, spec, choice, hot), [choice.used] * size
+        return estimate(kind, rows, key, spec, choice, hot, corrected), [choice.used] * size
     mask = kind.variant(rows, key, spec.generation)
     parts: list[tuple[NDArray[np.bool_], Estimate]] = []
     used = np.empty(size, dtype=object)
     for where, name in ((~mask, ""), (mask, "variant")):
         if where.any():
             choice = choose(kind, replace(key, form=name), spec, own)
-            parts.append((where, estimate(kind, {n: v[where] for n, v in rows.items()}, key, spec, choice, hot)))
+            parts.append((where, estimate(kind, {n: v[where] for n, v in rows.items()}, key, spec, choice, hot, corrected)))
             used[where] = choice.used
     return _merged(parts, size), list(used)
 

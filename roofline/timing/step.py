@@ -13,12 +13,9 @@ from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
 from roofline.timing import peaks
 from roofline.timing.bound import StepBound, link_bandwidth, step_bound
-from roofline.timing.engines import engine_step
+from roofline.timing.calibrated import KernelTimes, as_run, pass_times
+from roofline.timing.engines import EngineStep, engine_step
 from roofline.timing.estimate import Estimate
-from roofline.timing.generic import expected_kernels_s
-
-# 10 % and 90 % quantiles of measured / expected of a step priced with generic constants.
-GENERIC_INTERVAL = (0.78, 1.40)
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class StepPrice:
     """A pass of one replica: all pipeline stages one after the other.
 
     ledgers: one per stage, as counted (what the bound prices). kernels_s: sum of expected kernel times; host_s: what the
-    engine adds. assumptions: sentences on what was assumed.
+    engine adds to or saves of them. calibration: the constants that priced the kernels. assumptions: sentences on what was assumed.
     """
 
     estimate: Estimate
@@ -34,6 +31,7 @@ class StepPrice:
     ledgers: tuple[Ledger, ...]
     kernels_s: Array
     host_s: Array
+    calibration: tuple[str, ...]
     assumptions: tuple[str, ...]
 
     def total(self, what: str) -> Array:
@@ -74,27 +72,42 @@ def price_step(
     )
     bounds = tuple(step_bound(ledger, hardware) for ledger in ledgers)
     bound: Array = sum((b.step_s for b in bounds), start=0.0)
-    kernels: Array = 0.0
     with_elementwise = replace(conventions, elementwise=True)
-    for stage in range(parallel.pp):
-        whole = build_ledger(model, batch, parallel=parallel, precision=precision, conventions=with_elementwise, stage=stage)
-        kernels = kernels + expected_kernels_s(as_run(whole), hardware)
+    kernels = [
+        pass_times(
+            as_run(build_ledger(model, batch, parallel=parallel, precision=precision, conventions=with_elementwise, stage=stage)),
+            hardware,
+            engine,
+        )
+        for stage in range(parallel.pp)
+    ]
+    estimate = _with_engine(kernels, bound, constants, model, batch, parallel)
+    used = tuple(dict.fromkeys(name for times in kernels for name in times.used))
+    total: Array = sum((times.expected_s for times in kernels), start=0.0)
+    return StepPrice(
+        estimate, bounds, ledgers, total, estimate.expected_s - total, used, tuple(_assumptions(ledgers, hardware, parallel, engine, used))
+    )
+
+
+def _with_engine(kernels: list[KernelTimes], bound: Array, engine: EngineStep, model: Model, batch: Batch, parallel: Parallel) -> Estimate:
+    """Kernels as the engine runs them, and what it adds; its spread joins that of the kernels in quadrature."""
+    expected, low, high = (sum((getattr(t, name) for t in kernels), start=0.0) for name in ("expected_s", "low_s", "high_s"))
+    prefill = np.asarray(batch.prefilling.count.sum(axis=-1) > 0)
+    scale = np.where(prefill, engine.prefill_scale, engine.decode_scale)
     ranks = np.log2(parallel.tp * parallel.dp)
-    host = constants.fixed_s + constants.per_layer_rank_s * model.num_layers * ranks + constants.per_sequence_s * batch.sequences
-    expected = np.maximum(kernels + host, bound)
-    low, high = GENERIC_INTERVAL
-    estimate = Estimate(bound, expected, np.maximum(bound, expected * low), expected * high)
-    return StepPrice(estimate, bounds, ledgers, kernels, np.asarray(host), tuple(_assumptions(ledgers, hardware, parallel, engine)))
+    host = engine.fixed_s + engine.per_layer_rank_s * model.num_layers * ranks + engine.per_sequence_s * batch.sequences
+    step = np.maximum(np.maximum(scale * expected + host, MOST_SAVED * expected), bound)
+    below = step * np.hypot((expected - low) / expected, engine.spread[0])
+    above = step * np.hypot((high - expected) / expected, engine.spread[1])
+    return Estimate(bound, step, np.maximum(bound, step - below), step + above)
 
 
-def as_run(ledger: Ledger) -> Ledger:
-    """The kernels an engine launches: GEMMs of one input fused, residual adds inside the norms."""
-    return Ledger(tuple(op for op in ledger.fused() if op.name != "residual_add"))
+MOST_SAVED = 0.8  # fitted constants of an engine may take off at most a fifth of the kernels: beyond that they extrapolate
 
 
-def _assumptions(ledgers: tuple[Ledger, ...], hardware: Hardware, parallel: Parallel, engine: str) -> list[str]:
+def _assumptions(ledgers: tuple[Ledger, ...], hardware: Hardware, parallel: Parallel, engine: str, used: tuple[str, ...]) -> list[str]:
     found = peaks.notes(hardware, {op.compute for ledger in ledgers for op in ledger})
-    found.append("expected times use generic kernel constants, not measurements of this device")
+    found.append(f"kernel times by constants of: {', '.join(used)}")
     found.append(f"engine overhead of {engine}: {engine_step(engine).source}")
     if parallel.gpus > 1:
         speed = link_bandwidth(hardware)
