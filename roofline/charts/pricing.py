@@ -5,13 +5,14 @@ from __future__ import annotations
 from roofline.ledger import Op
 from roofline.ledger.ops import Array
 from roofline.profiles.hardware import Hardware
-from roofline.timing.generic import DEFAULTS, expected_op_s
+from roofline.timing.calibrated import op_times
+from roofline.timing.generic import DEFAULTS
 from roofline.timing.step import StepPrice
 
 
 def op_seconds(op: Op, device: Hardware) -> Array:
     """Expected time of one run of an op, as `roofline ops` gives it."""
-    return expected_op_s(op, device)
+    return op_times(op, device, "vllm").expected_s
 
 
 def launch_seconds(op: Op) -> float:
@@ -21,4 +22,4 @@ def launch_seconds(op: Op) -> float:
 
 def basis(price: StepPrice) -> str:
     """What a price says of its expected times: constants of this device, or the same ones for all."""
-    return next((note for note in price.assumptions if note.startswith("expected times")), "")
+    return next((note for note in price.assumptions if note.startswith("kernel times")), "")

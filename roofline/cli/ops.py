@@ -16,7 +16,8 @@ from roofline.ledger import Conventions, Op, Parallel, Precision, build_ledger
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.hardware import Hardware
 from roofline.timing.bound import limited_by, op_bound_s, step_bound
-from roofline.timing.generic import DEFAULTS, expected_op_s
+from roofline.timing.calibrated import op_times
+from roofline.timing.generic import DEFAULTS
 from roofline.timing.peaks import notes
 
 app = new_app()
@@ -115,7 +116,7 @@ def _row(op: Op, hardware: Hardware) -> dict[str, Any]:
     each = {
         f"{key}_each": float(getattr(op, f"{key}_each")) for key in ("flops", "weight_bytes", "kv_bytes", "activation_bytes", "link_bytes")
     }
-    each |= {"bound_s_each": float(op_bound_s(op, hardware)), "expected_s_each": float(expected_op_s(op, hardware))}
+    each |= {"bound_s_each": float(op_bound_s(op, hardware)), "expected_s_each": float(op_times(op, hardware, "vllm").expected_s)}
     shape = {"m": float(op.m), "n": float(op.n), "k": float(op.k)} if op.n else {"m": None, "n": None, "k": None}
     bytes_ = float(op.bytes_each)
     return {

@@ -27,9 +27,9 @@ class EngineStep:
 
 _FIT = "one set per engine, fitted on the fit rows of the serving points in aiconfigurator-core 0.12"
 ENGINES: dict[str, EngineStep] = {
-    "vllm": EngineStep(-1.0e-3, 1.1e-6, 0.0, 1.15, 1.15, (0.12, 0.2), _FIT),
+    "vllm": EngineStep(0.2e-3, 1.1e-6, 0.0, 1.08, 1.08, (0.12, 0.2), _FIT),
     "sglang": EngineStep(0.16e-3, 9.2e-6, 33e-6, 0.87, 0.96, (0.12, 0.2), _FIT),
-    "trtllm": EngineStep(-0.02e-3, 5.8e-6, 7e-6, 0.94, 1.34, (0.12, 0.2), _FIT),
+    "trtllm": EngineStep(0.1e-3, 5.8e-6, 7e-6, 0.94, 1.05, (0.12, 0.2), _FIT),
     "llamacpp": EngineStep(0.3e-3, 5e-6, 0.0, 1.0, 1.0, (0.25, 0.35), "assumed: no serving points of this engine were fitted"),
     "reference": EngineStep(0.0, 0.0, 0.0, 1.0, 1.0, (0.1, 0.1), "kernels alone"),
 }
