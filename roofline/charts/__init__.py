@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from roofline.charts.chart import Chart, Request
 from roofline.errors import InputError
+
+_log = logging.getLogger("matplotlib")
+_level = _log.level
+_log.setLevel(logging.ERROR)  # where there is no folder for a cache, the library says so while it is imported
+from roofline.charts.chart import Chart, Request  # noqa: E402
+
+_log.setLevel(_level)
 
 # kind → (module, what it shows). timeline and chunk join with the simulator.
 KINDS: Mapping[str, tuple[str, str]] = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -132,12 +131,12 @@ def _face(bold: bool) -> FT2Font:
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Width of a line in points. Wide East Asian characters, which another font draws or none, count a quarter more than a square."""
-    narrow = "".join(c for c in text if unicodedata.east_asian_width(c) not in "WF")
+    """Width of a line in points. What another font must draw, or none can, counts a quarter more than a square."""
     face = _face(bold)
+    own = "".join(c for c in text if face.get_char_index(ord(c)))
     face.set_size(size, 72)
-    face.set_text(narrow, 0.0, flags=LoadFlags.NO_HINTING)
-    return float(face.get_width_height()[0]) / 64 + 1.25 * size * (len(text) - len(narrow))
+    face.set_text(own, 0.0, flags=LoadFlags.NO_HINTING)
+    return float(face.get_width_height()[0]) / 64 + 1.25 * size * (len(text) - len(own))
 
 
 def shortened(text: str, width: float, size: float, bold: bool = False) -> str:
@@ -170,7 +169,7 @@ def wrapped(text: str, width: float, size: float, bold: bool = False) -> list[st
 def compact(value: float) -> str:
     """A count in few characters, powers of two as people say them: 128k for 131072, 4k for 4096, 1.5M."""
     for size, name in ((1 << 20, "M"), (1 << 10, "k")):
-        if value >= size and value % (size // 8) == 0:
+        if size <= value < size << 10 and value % (size // 8) == 0:
             return f"{value / size:g}{name}"
     for factor, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if float(f"{value:.3g}") >= factor:
