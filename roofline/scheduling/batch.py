@@ -98,8 +98,8 @@ class Scheduler(Protocol):
         """Requests that hold no place in the batch."""
 
     @property
-    def kv_usage(self) -> float:
-        """Share of the KV pool that running requests hold, 0 … 1."""
+    def gauges(self) -> tuple[int, int, float]:
+        """(running requests, waiting ones, share of the KV pool in use 0 … 1)."""
 
     def why_never(self, request: Request) -> str | None:
         """Why this request could never run here, or None."""

@@ -90,7 +90,9 @@ class CountingPool:
 
     def allocate(self, request: Request, num_slots: int, num_known: int) -> bool:
         """See Pool."""
-        need = self.blocks_for(num_slots) - request.num_blocks
+        if num_slots <= request.pool_mark:
+            return True
+        need = -(-max(num_slots, self.reserve_tokens) // self.block_size) - request.num_blocks
         if need > self.num_free:
             return False
         if need > 0:

@@ -62,9 +62,9 @@ class SglangScheduler:
         return len(self.waiting) + (self._chunked is not None)
 
     @property
-    def kv_usage(self) -> float:
+    def gauges(self) -> tuple[int, int, float]:
         """See Scheduler."""
-        return 1 - self.pool.available / self.pool.num_tokens
+        return len(self.running), self.num_waiting, 1 - self.pool.available / self.pool.num_tokens
 
     def why_never(self, request: Request) -> str | None:
         """See Scheduler."""

@@ -32,9 +32,9 @@ class StaticScheduler:
         return len(self.waiting)
 
     @property
-    def kv_usage(self) -> float:
-        """See Scheduler: what is reserved."""
-        return len(self._members) * self._reserve / self._num_tokens
+    def gauges(self) -> tuple[int, int, float]:
+        """See Scheduler; KV that is reserved counts as used."""
+        return len(self.running), self.num_waiting, len(self._members) * self._reserve / self._num_tokens
 
     def why_never(self, request: Request) -> str | None:
         """See Scheduler."""

@@ -26,6 +26,8 @@ class VllmScheduler:
         self.loading: list[Request] = []
         self.num_preemptions = 0
         self._held: list[Request] = []
+        self._lookahead = config.lookahead
+        self._beyond_end = config.lookahead - 1  # the last token is sampled and never computed
         self._watermark_blocks = int(config.watermark * pool.num_usable)
         self._arrivals = 0
         self._blocked = False
@@ -38,27 +40,22 @@ class VllmScheduler:
         return len(self.waiting) + len(self.loading)
 
     @property
-    def kv_usage(self) -> float:
+    def gauges(self) -> tuple[int, int, float]:
         """See Scheduler."""
-        return 1 - self.pool.num_free / self.pool.num_usable
+        return len(self.running), len(self.waiting) + len(self.loading), 1 - self.pool.num_free / self.pool.num_usable
 
     def why_never(self, request: Request) -> str | None:
         """See Scheduler."""
         limit = self.config.max_model_len
         if limit is not None and request.num_prompt_tokens >= limit:
             return f"{request.num_prompt_tokens} prompt tokens leave no room for output within max_model_len {limit}"
-        most = self._most_slots(request)
+        most = (request.end_tokens if limit is None else min(request.end_tokens, limit)) + self._beyond_end
         need = self.pool.blocks_for(most)
         if need > self.pool.num_usable:
             return f"{most} tokens need {need} KV blocks of {self.pool.block_size} tokens and the pool has {self.pool.num_usable}"
         if not self.config.enable_chunked_prefill and most > self.config.max_num_batched_tokens:
             return f"{most} tokens exceed max_num_batched_tokens {self.config.max_num_batched_tokens} and chunked prefill is off"
         return None
-
-    def _most_slots(self, request: Request) -> int:
-        """Positions that ever hold KV: the last token is not computed."""
-        end = request.end_tokens if self.config.max_model_len is None else min(request.end_tokens, self.config.max_model_len)
-        return end - 1 + self.config.lookahead
 
     def add(self, request: Request) -> None:
         """See Scheduler."""
@@ -139,7 +136,7 @@ class VllmScheduler:
         """Gives one running request its tokens, taking blocks from others if it must; returns the budget that is left."""
         new = min(self._capped(new), budget)
         computed = request.num_computed_tokens
-        slots = min(computed + new + self.config.lookahead, self._most_slots(request))
+        slots = min(computed + new + self._lookahead, request.end_tokens + self._beyond_end)
         while not self.pool.allocate(request, slots, min(computed + new, request.num_tokens)):
             victim = self._victim()
             budget += self._unschedule(victim, batch)
@@ -239,7 +236,7 @@ class VllmScheduler:
     def _reserve(self, request: Request, hits: Sequence[Any], until: int) -> bool:
         """Blocks for the first `until` tokens, if the admission rules allow it."""
         pool = self.pool
-        slots = min(until + self.config.lookahead, self._most_slots(request))
+        slots = min(until + self._lookahead, request.end_tokens + self._beyond_end)
         whole = max(slots, request.num_tokens) if self.config.reserve_full_isl else slots
         margin = self._watermark_blocks if self.running else 0
         if pool.shortfall(request, hits, whole) + margin > pool.num_free:
@@ -349,7 +346,7 @@ class VllmScheduler:
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
-        done = []
+        done: list[Request] = []
         if self._shortest == 0:
             staying: list[Request] = []
             for request in self.running:

@@ -36,15 +36,16 @@ def alternating(
     done = 0
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
-        left = min(steps - done, (last - context) // rows + 1)
-        even = clock == emitted_s
+        even, begin = clock == emitted_s, context
+        stop = context + min(steps - done, (last - context) // rows + 1) * rows
         first_gap = clock + host + (base + slope * context) - emitted_s
-        begin, count = context, left
-        while left and clock < until:
+        for context in range(begin, stop, rows):
+            if clock >= until:
+                break
             clock = clock + host + (base + slope * context)
-            context += rows
-            left -= 1
-        count -= left
+        else:
+            context = stop
+        count = (context - begin) // rows
         done += count
         emitted_s = clock
         if not even:
@@ -66,33 +67,35 @@ def pipelined(
     done, emitted_s = 0, end
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
-        left = count = min(steps - done, (last - context) // rows + 1)
+        begin, stop = context, context + min(steps - done, (last - context) // rows + 1) * rows
         singles = [end - emitted_s] if done else []
         second_gap = last_gap = host + slope * rows
         if end >= clock + host and base + slope * context >= host:
-            second_gap = base + slope * context
-            while left and clock < until:
+            for context in range(begin, stop, rows):
+                if clock >= until:
+                    break
                 clock = end
                 end = clock + (base + slope * context)
-                context += rows
-                left -= 1
-            emitted_s, last_gap = clock, base + slope * (context - 2 * rows)
-        elif end < clock + host and base + slope * (context + left * rows) < host:
-            while left and clock < until:
-                if left == count - 1:
+            else:
+                context = stop
+            emitted_s, second_gap, last_gap = clock, base + slope * begin, base + slope * (context - 2 * rows)
+        elif end < clock + host and base + slope * stop < host:
+            for context in range(begin, stop, rows):
+                if clock >= until:
+                    break
+                if context == begin + rows:
                     singles.append(end - emitted_s)
                 emitted_s = end
                 clock = clock + host
                 end = clock + (base + slope * context)
-                context += rows
-                left -= 1
+            else:
+                context = stop
         else:
             emitted_s = end
             clock = max(end, clock + host)
             end = clock + (base + slope * context)
             context += rows
-            left = count - 1
-        count -= left
+        count = (context - begin) // rows
         even = count - len(singles) - (done == 0)
         done += count
         for gap in singles:

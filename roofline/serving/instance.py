@@ -125,10 +125,7 @@ class Instance:
             if isnan(scheduled[index]):
                 scheduled[index] = start
             prefill += 0 if chunk.drafts else chunk.new
-        scheduler = self.scheduler
-        self.recorder.stretches.extend(
-            (start, end, 1, len(batch.decodes), prefill, len(scheduler.running), scheduler.num_waiting, scheduler.kv_usage, self.number)
-        )
+        self.recorder.stretches.extend((start, end, 1, len(batch.decodes), prefill, *self.scheduler.gauges, self.number))
 
     def _complete(self, batch: ScheduledBatch, end: float) -> None:
         """The outputs of a batch are here."""
@@ -186,6 +183,6 @@ class Instance:
             self._last = plain = batch.plain(scheduler.running)
             self._in_flight = plain, done.end
         self.clock, self._emitted_s = done.clock, done.emitted_s
-        waiting = scheduler.num_waiting
-        self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, scheduler.kv_usage, self.number))
+        _, waiting, kv_usage = scheduler.gauges
+        self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, kv_usage, self.number))
         return True
