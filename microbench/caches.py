@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field
 
 import torch
@@ -37,6 +38,7 @@ class Arena:
     _data: torch.Tensor | None = None
     _drawn: int = field(default=0)
     _at: int = field(default=0)
+    filling_s: float = field(default=0.0)
 
     def take(self, *shape: int) -> torch.Tensor:
         """A contiguous tensor of that shape that shares memory with no other until the arena has been walked through once."""
@@ -56,11 +58,18 @@ class Arena:
         if not self._drawn:
             self._drawn = min(BLOCK, data.numel())
             data[: self._drawn] = self._draw(self._drawn, torch.Generator(self.device).manual_seed(self.seed))
+        begun = time.perf_counter()
         block = min(BLOCK, data.numel())
         while self._drawn < end:
             more = min(block, data.numel() - self._drawn)
             data[self._drawn : self._drawn + more].copy_(data[:more])
             self._drawn += more
+        self.filling_s += time.perf_counter() - begun
+
+    @property
+    def drawn_bytes(self) -> int:
+        """How much of it has been filled."""
+        return self._drawn * self.dtype.itemsize
 
     def _draw(self, size: int, generator: torch.Generator) -> torch.Tensor:
         if not self.dtype.is_floating_point:

@@ -18,6 +18,8 @@ from roofline.profiles.hardware import Hardware
 from roofline.records import Environment, capture_environment
 
 MEMORY_SHARE = 0.25  # of free memory that an arena may take
+SLOW_FILL = 1e-9  # seconds per byte, until an arena has been filled for a while
+FIRST_FILL = 2**28
 DTYPES: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -60,6 +62,13 @@ class Device:
             cold = min((FACTOR[self.kind] + 0.5) * self.cache_bytes, MEMORY_SHARE * self.free_bytes())
             self._arenas[dtype] = Arena(self.kind, dtype, int(cold / dtype.itemsize))
         return self._arenas[dtype].take(*shape)
+
+    def filling_s(self, dtype: str) -> float:
+        """About how long the operands of a cold case of this type take to be filled: what is not there yet, at the pace so far."""
+        done = sum(arena.drawn_bytes for arena in self._arenas.values())
+        pace = sum(arena.filling_s for arena in self._arenas.values()) / done if done > FIRST_FILL else SLOW_FILL
+        mine = self._arenas.get(DTYPES.get(dtype, torch.int8))
+        return max(FACTOR[self.kind] * self.cache_bytes - (mine.drawn_bytes if mine else 0), 0.0) * pace
 
     def release(self) -> None:
         """Gives the operands' memory back (after a case ran out of it)."""

@@ -16,7 +16,7 @@ class Rule:
 
     budget_s: for the samples of one case. precision: relative standard deviation that is good enough after least_s seconds.
     settled: the noise has converged when it changed by less than this share over the second half of at least 20 samples.
-    warm_s: warm-up, by time. least_samples: taken even when the budget is over.
+    warm_s: warm-up, by time. least_samples: taken even when the budget is over; most_samples: more say nothing new.
     """
 
     budget_s: float = 1.0
@@ -24,10 +24,11 @@ class Rule:
     least_s: float = 0.5
     settled: float = 0.05
     warm_s: float = 0.1
-    least_samples: int = 3
+    least_samples: int = 5
+    most_samples: int = 1000
 
     def verdict(self, samples: Sequence[float], elapsed_s: float) -> str:
-        """Why to stop now ("precise", "converged", "budget"), or "" to go on."""
+        """Why to stop now ("precise", "converged", "samples", "budget"), or "" to go on."""
         if len(samples) < self.least_samples:
             return ""
         if elapsed_s >= min(self.least_s, self.budget_s):
@@ -36,6 +37,8 @@ class Rule:
                 return "precise"
             if len(samples) >= 20 and abs(relative_deviation(samples[: len(samples) // 2]) - noise) < self.settled * noise:
                 return "converged"
+        if len(samples) >= self.most_samples:
+            return "samples"
         return "budget" if elapsed_s >= self.budget_s else ""
 
 

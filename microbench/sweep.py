@@ -30,9 +30,13 @@ class Outcome:
 
 
 def order(cases: Sequence[Case], sentinel: Case, seed: int) -> list[tuple[Case, str]]:
-    """The cases shuffled, with the sentinel at the start, in the middle and at the end: (case, place of the sentinel or "")."""
+    """The cases shuffled, with the sentinel at the start, in the middle and at the end: (case, place of the sentinel or "").
+
+    Those that make the roofs (streams, hot operands) come before the others: a budget that ends early still has them.
+    """
     shuffled: list[tuple[Case, str]] = [(case, "") for case in {case.id: case for case in cases}.values()]
     random.Random(seed).shuffle(shuffled)  # noqa: S311  an order, not a secret
+    shuffled.sort(key=lambda item: item[0].cold and item[0].kind != "stream")
     middle = len(shuffled) // 2
     return [(sentinel, "start"), *shuffled[:middle], (sentinel, "middle"), *shuffled[middle:], (sentinel, "end")]
 
@@ -64,7 +68,7 @@ class Sweep:
         if not place and (reason := self._cannot(case)):
             self._skip(case, reason)
             return
-        budget = max(share_s - self.setup_s, 0.0)
+        budget = max(share_s - self.setup_s, share_s / 2, 0.0)  # a dear set-up is paid by all cases, not by this one's samples
         rule = Rule(budget_s=budget, least_s=min(0.5, budget), warm_s=min(0.1, budget / 5))
         started = self.clock()
         try:
@@ -90,6 +94,7 @@ class Sweep:
             return f"out of memory: {case.set_bytes:.3g} B of operands, {self.device.free_bytes():.3g} B free"
         flops, bandwidth = _SLOWEST[self.device.kind]
         seconds = 5 * (float(case.op.flops_each) / flops + case.set_bytes / bandwidth) + self.setup_s
+        seconds += self.device.filling_s(case.dtype) if case.cold else 0.0
         left = self.deadline - self.clock()
         return f"budget: {max(left, 0):.2g} s left, about {seconds:.2g} s needed" if seconds > left else ""
 

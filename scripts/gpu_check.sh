@@ -22,8 +22,8 @@ if [ "$device" = cuda ]; then
 else
   tests_s=60 bench_s=30 validate_s=20
 fi
-printf 'budget: %s s (tests %s, bench %s, validate %s, the rest 20); results in %s\n' \
-  $((tests_s + bench_s + validate_s + 20)) $tests_s $bench_s $validate_s "$out"
+printf 'budget: %s s (tests %s, bench %s, validate %s, the rest 30); results in %s\n' \
+  $((tests_s + bench_s + validate_s + 30)) $tests_s $bench_s $validate_s "$out"
 printf 'step\texit\tseconds\n' >"$out/steps.tsv"
 
 step() { # name, seconds, command…: output to <name>.txt, one line to steps.tsv
@@ -35,9 +35,9 @@ step() { # name, seconds, command…: output to <name>.txt, one line to steps.ts
 }
 
 [ "$device" = cuda ] && step nvidia-smi 10 nvidia-smi -q
-step detect 10 "${roofline[@]}" hardware detect
+step detect 20 "${roofline[@]}" hardware detect
 step tests "$tests_s" "$python" -m pytest -q -m gpu -p no:cacheprovider tests
-step bench $((bench_s + 5)) "${roofline[@]}" bench all --device "$device" --budget "${bench_s}s" \
+step bench $((bench_s + 10)) "${roofline[@]}" bench all --device "$device" --budget "${bench_s}s" \
   --records "$out/bench.jsonl" --table "$out/kernels.csv" --chart "$out/roofs.png" -o "$out/bench.json"
 if "${roofline[@]}" validate --help >/dev/null 2>&1; then
   model=llama-3.1-8b

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 app = new_app()
 RESERVE_S = 3.0  # of the budget: to read the records, summarise, print and end
+USUAL_START_S = 3.0  # of the interpreter and torch's import
 FIGURE_S = 3.0  # more of it when a chart or a fit is asked for: their libraries take long to import
 
 COLUMNS = (
@@ -91,12 +92,14 @@ def bench(
     Each case ends with a line in the records file; the same command continues it. Hot operands may sit in a cache, cold ones may not.
     """
     budget_s = units.parse(budget if re.search(r"[a-z]", budget) else f"{budget}s", "time")
-    started, reserve = _process_start(), RESERVE_S + FIGURE_S * ((chart is not None) + (profile is not None))
+    started = _process_start()
     require_torch("roofline bench")
     from microbench.device import open_device
     from microbench.summary import roofs
 
     here = open_device(device, threads, load_hardware(hardware) if hardware else None, cpu_time=cpu_time)
+    slow = max(1.0, (time.perf_counter() - started) / USUAL_START_S)  # a busy machine takes as much longer at the end
+    reserve = slow * (RESERVE_S + FIGURE_S * ((chart is not None) + (profile is not None)))
     cases, left_out = _cases(group, here, model, batch or [1], context, dtype, tp)
     worlds = _worlds(group, here, ranks) if model is None else []
     path = records or Path(f"bench-{here.kind}.jsonl")
@@ -106,14 +109,14 @@ def bench(
     outcome = _sweep(here, cases, worlds, path, started + budget_s - reserve, seed)
     found = _measurements(path)
     against = roofs(found, here.profile)
+    answer = _answer(group, model, here, found, outcome, against, path, left_out, budget_s)
+    emit(answer, as_json=as_json, as_csv=as_csv, path=output)
     if table:
         write_atomically(table, _kernel_table(found))
     if profile:
         write_profile(found, here, profile)
     if chart:
         _draw(found, here, against, chart)
-    answer = _answer(group, model, here, found, outcome, against, path, left_out, budget_s)
-    emit(answer, as_json=as_json, as_csv=as_csv, path=output)
 
 
 def _draw(found: list[Measurement], here: Device, against: Roofs, path: Path) -> None:

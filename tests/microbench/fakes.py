@@ -65,6 +65,9 @@ class FakeDevice:
     def free_bytes(self) -> float:
         return self.memory
 
+    def filling_s(self, dtype: str) -> float:
+        return 0.0
+
     def release(self) -> None:
         self.released += 1
 

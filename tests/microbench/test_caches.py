@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from microbench.caches import MOST_SETS, Arena, is_cold, ring_length
+from microbench.device import SLOW_FILL, open_device
 from tests.microbench.fakes import FakeCache
 
 
@@ -58,6 +59,15 @@ def test_arena_fills_only_what_is_taken() -> None:
     arena = Arena("cpu", torch.float32, elements=2**25)
     arena.take(100)
     assert arena._drawn < 2**23
+
+
+def test_what_is_left_to_fill_is_known() -> None:
+    device = open_device("cpu")
+    device.cache_bytes = 2**20
+    assert device.filling_s("fp32") == pytest.approx(4 * 2**20 * SLOW_FILL)
+    device.take(torch.float32, 2**20)
+    assert device.filling_s("fp32") == 0.0
+    assert device.filling_s("bf16") == pytest.approx(4 * 2**20 * SLOW_FILL)
 
 
 def test_arena_is_the_same_for_the_same_seed() -> None:

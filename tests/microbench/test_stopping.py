@@ -31,6 +31,12 @@ def test_noise_that_no_longer_changes_has_converged() -> None:
     assert Rule(budget_s=60.0).verdict(growing, 1.0) == ""
 
 
+def test_many_samples_are_enough() -> None:
+    uneven = [1.0 if i % 3 else 1.0 + i / 100 for i in range(1000)]
+    assert Rule(budget_s=60.0).verdict(uneven, 0.1) == "samples"
+    assert Rule(budget_s=60.0).verdict(uneven[:999], 0.1) == ""
+
+
 def test_equal_samples_are_precise() -> None:
     assert Rule(budget_s=1.0).verdict([1e-6] * 30, 0.6) == "precise"
     assert relative_deviation([2.0, 2.0]) == 0.0

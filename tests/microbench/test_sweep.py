@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,12 @@ def test_order_is_shuffled_by_the_seed_with_sentinels_around() -> None:
     assert first[0][1] == "start"
     assert first[-1][1] == "end"
     assert {case.id for case, place in first if not place} == {case.id for case in CASES}
+
+
+def test_roofs_come_first() -> None:
+    cold = [replace(case, kind="gemm", cold=True, shape={"cold": i}) for i, case in enumerate(CASES)]
+    queue = [case.cold for case, place in order([*cold, *CASES], SENTINEL, seed=3) if not place]
+    assert queue == sorted(queue)
 
 
 def test_all_cases_are_written_as_they_end(tmp_path: Path) -> None:
