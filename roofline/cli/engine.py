@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,7 +27,7 @@ from roofline.serving.workloads import Workload, closed_loop, fixed_length, open
 if TYPE_CHECKING:
     from roofline.engine.build import Setup, Speculation
     from roofline.engine.driver import Run
-    from roofline.engine.parallel import Ranks
+    from roofline.engine.sampler import Sampling
 
 app = new_app()
 
@@ -104,15 +104,10 @@ def engine(
     inputs = {name: value for name, value in locals().items() if name not in ("as_json", "as_csv", "output")}
     torch = _torch()
     from roofline.engine import build, parallel
+    from roofline.engine.sampler import Sampling
 
-    if tp > 1 and "RANK" not in os.environ:
-        code = parallel.launch(tp, parallel.own_command())
-        if code:
-            raise RooflineError(f"a rank of {tp} ended with exit code {code}; its message stands above")
-        return
     if threads:
         torch.set_num_threads(threads)
-    ranks = parallel.connect(device) if tp > 1 else parallel.Ranks()
     how = build.Options(
         device, dtype, _format(weights, dtype), _format(kv_dtype, dtype), kv_blocks, block_size, seed,
         "graphs" if graphs and device == "cuda" else "eager", compiler,
@@ -122,15 +117,21 @@ def engine(
         how,
         folder=_folder(model, random_weights),
         speculation=_speculation(speculative, random_weights),
-        ranks=ranks,
+        ranks=parallel.Ranks(int(os.environ.get("RANK", "0")), tp),
         max_model_len=max_model_len,
     )
     config = VllmConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=min(max_num_seqs, max_num_batched_tokens))
     scheduler = setup.static_scheduler(static_batching) if static_batching else setup.scheduler(config, prefix_caching=prefix_caching)
     workload = _Asked(trace, num_requests, request_rate, max_concurrency, input_len, output_len, seed).workload()
-    run = _run(setup, scheduler, workload, ranks, (temperature, top_p, seed), warmup)
-    ranks.close()
-    if ranks.rank == 0:
+    _check_requests(scheduler, workload, Sampling(temperature, top_p, seed))
+    if tp > 1 and "RANK" not in os.environ:
+        if code := parallel.launch(tp, parallel.own_command()):
+            raise RooflineError(f"a rank of {tp} ended with exit code {code}; its message stands above")
+        return
+    setup.ranks.connect(device)
+    run = _run(setup, scheduler, workload, Sampling(temperature, top_p, seed), warmup)
+    setup.ranks.close()
+    if setup.ranks.rank == 0:
         if records is not None:
             _write_records(records, run, inputs, setup)
         emit(_answer(setup, run, inputs), as_json=as_json, as_csv=as_csv, path=output)
@@ -171,27 +172,27 @@ def _speculation(text: str, random_weights: bool) -> Speculation | None:
     return Speculation("model", int(count), load_model(name), _folder(name, random_weights))
 
 
-def _run(
-    setup: Setup, scheduler: Scheduler, workload: Workload, ranks: Ranks, sampling: tuple[float, float, int], warmup: int
-) -> Run:
-    """The workload's run, after everything that could be wrong with it has been looked for."""
-    from roofline.engine.build import build_engine
-    from roofline.engine.driver import Driver
-    from roofline.engine.sampler import Sampling
-
-    temperature, top_p, seed = sampling
-    Sampling(temperature, top_p)
+def _check_requests(scheduler: Scheduler, workload: Workload, sampling: Sampling) -> None:
+    """Stops before anything is loaded if no request can run; sampling has been checked by being made."""
+    del sampling
     reasons = [reason for index in range(len(workload)) if (reason := scheduler.why_never(workload.request(index)))]
     if len(reasons) == len(workload):
         raise InputError(f"none of the {len(reasons)} requests can run: {reasons[0]}")
+
+
+def _run(setup: Setup, scheduler: Scheduler, workload: Workload, sampling: Sampling, warmup: int) -> Run:
+    """The run of the workload on a new engine. Request i is sampled with seed + i."""
+    from roofline.engine.build import build_engine
+    from roofline.engine.driver import Driver
+
     engine = build_engine(setup, scheduler)
     for index in range(warmup):
-        length = min(int(workload.input_tokens[0]), setup.positions - 2)
+        length = max(1, min(int(workload.input_tokens[0]), setup.positions - 2))
         engine.add_request(f"warm-up {index}", [(7 * at + index) % setup.model.vocab_size for at in range(length)], 2)
     while engine.step() is not None:
         pass
-    each = [Sampling(temperature, top_p, seed + index) for index in range(len(workload))]
-    return Driver(engine, workload, Arrivals(workload), sampling=lambda index: each[index], ranks=ranks).run()
+    each = [replace(sampling, seed=sampling.seed + index) for index in range(len(workload))]
+    return Driver(engine, workload, Arrivals(workload), sampling=lambda index: each[index], ranks=setup.ranks).run()
 
 
 def _write_records(folder: Path, run: Run, inputs: dict[str, Any], setup: Setup) -> None:

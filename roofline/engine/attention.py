@@ -99,7 +99,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> Tensor:
-    """q: (rows, new, heads, width); k, v: (rows, length, kv_heads, width); mask: (rows, 1, new, length). Returns (rows, new, heads, width of v)."""
+    """q: (rows, new, heads, width); k, v: (rows, length, kv_heads, width); mask: (rows, 1, new, length). Returns as q, as wide as v."""
     rows, new, heads, _ = q.shape
     kv_heads = k.shape[2]
     keys, values = k.transpose(1, 2), v.transpose(1, 2)

@@ -19,8 +19,8 @@ from roofline.engine.speculation import Drafter, ModelDrafter, NgramDrafter
 from roofline.engine.weights import FolderWeights, SeededWeights, Weights, expected_shapes
 from roofline.errors import InputError
 from roofline.ledger.parallel import Parallel
-from roofline.profiles.model import MoE, Model
-from roofline.scheduling import BlockPool, VllmConfig, VllmScheduler
+from roofline.profiles.model import Model, MoE
+from roofline.scheduling import BlockPool, ScheduledBatch, Scheduler, StaticScheduler, VllmConfig, VllmScheduler
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 MODES = ("eager", "padded", "graphs")
@@ -79,6 +79,12 @@ class Setup:
     positions: int
     assumptions: tuple[str, ...] = field(default=())
 
+    def static_scheduler(self, batch_size: int, reserve_tokens: int | None = None) -> ReservedScheduler:
+        """Static batches of so many requests, each with KV for `reserve_tokens` (the longest sequence unless given)."""
+        if self.speculation is not None:
+            raise InputError("static batching does not verify drafts; leave speculation out")
+        return ReservedScheduler(batch_size, self.options.num_blocks, self.options.block_size, reserve_tokens or self.positions)
+
     def scheduler(self, config: VllmConfig | None = None, *, prefix_caching: bool = True) -> VllmScheduler:
         """A scheduler for this engine: `config` with its length and speculation filled in."""
         config = replace(config or VllmConfig(), max_model_len=self.positions)
@@ -86,6 +92,21 @@ class Setup:
             lookahead = 0 if self.speculation.kind == "ngram" else self.speculation.tokens
             config = replace(config, num_speculative_tokens=self.speculation.tokens, num_lookahead_tokens=lookahead)
         return VllmScheduler(config, BlockPool(self.options.num_blocks, self.options.block_size, prefix_caching=prefix_caching))
+
+
+class ReservedScheduler(StaticScheduler):
+    """Static batching whose members' reserved KV lies in a row, told as block tables."""
+
+    def __init__(self, batch_size: int, num_blocks: int, block_size: int, reserve_tokens: int) -> None:
+        super().__init__(batch_size, (num_blocks - 1) * block_size, -(-reserve_tokens // block_size) * block_size)
+        self._blocks = -(-reserve_tokens // block_size)
+
+    def schedule(self) -> ScheduledBatch:
+        """See StaticScheduler; prompts come in the order of the members."""
+        batch = super().schedule()
+        for place, chunk in enumerate(batch.chunks):
+            chunk.request.block_ids = list(range(1 + place * self._blocks, 1 + (place + 1) * self._blocks))
+        return batch
 
 
 def check(
@@ -116,7 +137,9 @@ def check(
     if max_model_len is not None and not 1 <= max_model_len <= longest:
         raise InputError(f"max_model_len {max_model_len}: {model.name} has {longest} positions")
     if speculation is not None and speculation.draft is not None and speculation.draft.vocab_size != model.vocab_size:
-        raise InputError(f"draft model {speculation.draft.name}: its vocabulary of {speculation.draft.vocab_size} is not {model.vocab_size}")
+        raise InputError(
+            f"draft model {speculation.draft.name}: its vocabulary of {speculation.draft.vocab_size} is not {model.vocab_size}"
+        )
     _check_memory(model, options, ranks, device)
     assumptions = [] if folder else [f"random weights, seed {options.seed}; norms, rotary base and routing as usual for {model.model_type}"]
     if options.mode == "graphs" and _has_experts(model):
@@ -146,7 +169,7 @@ def _free_memory() -> int:
         return 0
 
 
-def build_engine(setup: Setup, scheduler: VllmScheduler, *, debug: bool = False) -> Engine:
+def build_engine(setup: Setup, scheduler: Scheduler, *, debug: bool = False) -> Engine:
     """Loads the weights, takes the KV pool and puts the engine together. Raises ProfileError for weights that do not fit the model."""
     runner = _runner(setup, setup.model, setup.folder, setup.options.weights)
     return Engine(scheduler, runner, setup.model.vocab_size, _drafter(setup), debug=debug)
@@ -160,9 +183,7 @@ def _runner(setup: Setup, model: Model, folder: Path | None, fmt: str) -> Runner
         FolderWeights(folder, shapes, device) if folder else SeededWeights(shapes, options.seed, device, numerics.norm_offset)
     )
     kind = options.torch_dtype
-    decoder = build_decoder(
-        model, numerics, weights, dtype=kind, device=device, positions=setup.positions + 1, fmt=fmt, ranks=setup.ranks
-    )
+    decoder = build_decoder(model, numerics, weights, dtype=kind, device=device, positions=setup.positions + 1, fmt=fmt, ranks=setup.ranks)
     cache = build_cache(model, options.num_blocks, options.block_size, KvFormat(kind, options.kv), setup.ranks.size, device)
     forward: Forward = torch.compile(decoder, backend=options.compiler, dynamic=True) if options.compiler else decoder
     mode = "eager" if options.mode == "graphs" and _has_experts(model) else options.mode

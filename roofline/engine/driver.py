@@ -95,7 +95,8 @@ class Run:
 def text(identity: int, length: int, vocab: int) -> list[int]:
     """The first `length` tokens of the text called `identity`: random, the same whenever asked."""
     seed = int.from_bytes(hashlib.blake2b(str(identity).encode(), digest_size=8).digest(), "big")
-    return np.random.default_rng(seed).integers(0, vocab, length).tolist()
+    tokens: list[int] = np.random.default_rng(seed).integers(0, vocab, length).tolist()
+    return tokens
 
 
 class Driver:
@@ -179,7 +180,8 @@ class Driver:
         return text(identity, length, vocab)
 
     def _record(self, step: Step, start: float) -> None:
-        run, now, batch, scheduler = self.result, self.run_s, step.batch, self.engine.scheduler
+        run, now, batch = self.result, self.run_s, step.batch
+        running, waiting, kv_usage = self.engine.scheduler.gauges
         for request_id, tokens in step.emitted.items():
             index = self._open[request_id].index
             record = run.requests[index]
@@ -211,11 +213,40 @@ class Driver:
                 emitted=sum(map(len, step.emitted.values())),
                 preempted=len(batch.preempted),
                 finished=len(step.finished),
-                running=len(scheduler.running),
-                waiting=scheduler.num_waiting,
-                kv_usage=scheduler.kv_usage,
+                running=running,
+                waiting=waiting,
+                kv_usage=kv_usage,
             )
         )
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The run in a few numbers, SI units. Latencies as in RequestRecord, over the requests that were served; rates over the makespan."""
+    records = list(run.requests.values())
+    makespan = max((record.end_s for record in records), default=0.0) - min((record.due_s for record in records), default=0.0)
+    prompts, generated = (sum(getattr(record, name) for record in records) for name in ("input_tokens", "output_tokens"))
+    busy = sum(step.seconds for step in run.steps)
+    return {
+        "requests": len(records) + len(run.rejected),
+        "rejected": len(run.rejected),
+        "makespan_s": makespan,
+        "ttft_s": percentiles([record.ttft_s for record in records]),
+        "tpot_s": percentiles([record.tpot_s for record in records]),
+        "itl_s": percentiles([gap for record in records for gap in record.gaps_s]),
+        "e2el_s": percentiles([record.e2el_s for record in records]),
+        "output_tokens": generated,
+        "output_tokens_per_s": generated / makespan if makespan else 0.0,
+        "total_tokens_per_s": (prompts + generated) / makespan if makespan else 0.0,
+        "steps": len(run.steps),
+        "step_s": percentiles([step.seconds for step in run.steps]),
+        "busy_s": busy,
+        "mean_running": sum(step.running * step.seconds for step in run.steps) / busy if busy else 0.0,
+        "kv_usage_peak": max((step.kv_usage for step in run.steps), default=0.0),
+        "preemptions": run.preemptions,
+        "prefix_cache_hit_rate": run.cached_tokens / prompts if prompts else 0.0,
+        "drafted_tokens": run.drafted,
+        "accepted_tokens": run.accepted,
+    }
 
 
 def percentiles(values: Sequence[float] | array[float]) -> dict[str, float]:

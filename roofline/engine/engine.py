@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out. It runs a scheduler of roofline.scheduling unchanged and computes the batches that this decides on."""
+"""The engine: requests in, tokens out. It runs a scheduler of roofline.scheduling unchanged and computes what this decides on."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Engine:
         self.scheduler.update(ScheduledBatch(), stopped=(request,))
 
     def step(self) -> Step | None:
-        """Schedules, computes and takes in one batch; None when there is nothing to do. Sequences of those that finished are gone after it."""
+        """Schedules, computes and takes in one batch; None when there is nothing to do. Who finishes is forgotten."""
         batch = self.scheduler.schedule()
         if not batch:
             return None

@@ -18,6 +18,8 @@ FORMATS = ("w8a16", "int4", "int8", "fp8")
 INT4_GROUPS = (128, 64, 32)
 _FP8_MAX = 448.0
 _GPU_INT_ROWS = 32
+_CPU_KERNEL_ROWS = 16
+_CPU_KERNEL_TYPES = (torch.float32, torch.bfloat16)
 
 
 class Dense:
@@ -31,28 +33,32 @@ class Dense:
 
 
 class Int8WeightOnly:
-    """Weights as int8 with one scale per output channel; activations stay as they are."""
+    """Weights as int8 with one scale per output channel, 16-bit activations (W8A16).
+
+    A few rows on a CPU go through its bf16 kernel, which reads the codes only; more rows, or wider types, are multiplied by weights
+    widened on the way, as there is nothing to gain from narrow ones.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.quantised, scale = quantise_rows(weight)
         self.scale, self.bias = scale.to(weight.dtype), bias
-        self._packed = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+        self._narrow = scale.to(torch.bfloat16) if weight.device.type == "cpu" and weight.dtype in _CPU_KERNEL_TYPES else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._packed:
-            y = torch._weight_int8pack_mm(x, self.quantised, self.scale)
+        if self._narrow is not None and len(x) <= _CPU_KERNEL_ROWS:
+            y = torch._weight_int8pack_mm(x.bfloat16(), self.quantised, self._narrow).to(x.dtype)
         else:
             y = F.linear(x, self.quantised.to(x.dtype)) * self.scale
         return y if self.bias is None else y + self.bias
 
 
 class Int4WeightOnly:
-    """Weights as 4-bit codes, a scale and a zero per group of inputs: weight = (code − 8) · scale + zero."""
+    """Weights as 4-bit codes, a scale and a zero per group of inputs: weight = (code − 8) · scale + zero. bf16 activations (W4A16)."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.group = int4_group(weight.shape[1])
         codes, scale, zero = quantise_groups(weight, self.group)
-        self.scales_zeros = torch.stack((scale, zero), -1).transpose(0, 1).contiguous().to(weight.dtype)
+        self.scales_zeros = torch.stack((scale, zero), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
         self.bias = bias
         if weight.device.type == "cpu":
             self.packed = torch._convert_weight_to_int4pack_for_cpu(codes, 1)
@@ -63,7 +69,7 @@ class Int4WeightOnly:
             self._multiply = torch._weight_int4pack_mm
 
     def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = self._multiply(x, self.packed, self.group, self.scales_zeros)
+        y: Tensor = self._multiply(x.bfloat16(), self.packed, self.group, self.scales_zeros).to(x.dtype)
         return y if self.bias is None else y + self.bias
 
 
@@ -139,8 +145,7 @@ def check_format(fmt: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raises InputError where a storage format has no product for this activation type or device."""
     if fmt not in _KINDS:
         raise InputError(f"weights {fmt!r}: the engine stores w8a16, int4, int8 or fp8")
-    types = {"int4": (torch.bfloat16,) if device.type == "cuda" else (torch.float32, torch.bfloat16)}.get(fmt)
-    if types and dtype not in types:
-        raise InputError(f"{fmt} weights on {device.type} multiply activations of {', '.join(map(str, types))}, not {dtype}")
+    if fmt == "int4" and dtype == torch.float64:
+        raise InputError("int4 weights multiply 16-bit activations; fp64 would not be what it says")
     if fmt == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise InputError("fp8 products need a GPU of compute capability 8.9 or later; use w8a16")

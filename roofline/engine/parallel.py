@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,16 +64,52 @@ class Ranks:
         dist.broadcast(shared, 0)
         return float(shared.item())
 
+    def connect(self, device: str) -> None:
+        """Joins the other ranks: NCCL on cuda, gloo on cpu. MASTER_ADDR and MASTER_PORT (and on cuda LOCAL_RANK) are in the environment."""
+        if self.size == 1:
+            return
+        if not dist.is_available():
+            raise InputError("this PyTorch was built without torch.distributed; use --tp 1")
+        if int(os.environ.get("WORLD_SIZE", "1")) != self.size:
+            raise InputError(f"--tp {self.size}, but WORLD_SIZE is {os.environ.get('WORLD_SIZE', 'not set')}: start as many processes")
+        if device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", self.rank)))
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=self.rank, world_size=self.size)
 
-def connect(device: str) -> Ranks:
-    """The ranks that torchrun started (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), connected; one rank if it started none."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
-        return Ranks()
-    rank = int(os.environ["RANK"])
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
-    if not dist.is_available():
-        raise InputError("this PyTorch was built without torch.distributed; run one rank")
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=size)
-    return Ranks(rank, size)
+    def close(self) -> None:
+        """Leaves the group."""
+        if self.size > 1:
+            dist.destroy_process_group()
+
+
+def launch(size: int, command: Sequence[str]) -> int:
+    """Runs `command` as `size` processes on this machine, connected through a free port; only rank 0 keeps its standard output.
+
+    Returns 0, or the first failure's exit code; then the other ranks are ended.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = os.environ | {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            command, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=None if rank == 0 else subprocess.DEVNULL
+        )
+        for rank in range(size)
+    ]
+    try:
+        while any(rank.poll() is None for rank in ranks):
+            if any(rank.poll() for rank in ranks):
+                break
+            time.sleep(0.05)
+        return next((rank.returncode for rank in ranks if rank.returncode), 0)
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.terminate()
+            rank.wait()
+
+
+def own_command() -> list[str]:
+    """The command line of this process, to be run again as a rank."""
+    return [sys.executable, "-c", "from roofline.cli.main import run; run()", *sys.argv[1:]]

@@ -58,10 +58,10 @@ def build_pass(rows: Sequence[Row], block_size: int, device: torch.device) -> tu
             outputs += range(len(tokens) - row.outputs, len(tokens))
         groups.append(_group([rows[index] for index in members], first, new, block_size, device))
         at += len(members)
-    data = [torch.tensor(values, dtype=torch.int64).to(device) for values in (tokens, positions, slots, outputs)]
+    ids, where_at, slot_ids, wanted = (torch.tensor(each, dtype=torch.int64).to(device) for each in (tokens, positions, slots, outputs))
     for group in groups:
-        group.positions = data[1][group.span].unflatten(0, (group.rows, group.new))
-    return Pass(*data, groups), places
+        group.positions = where_at[group.span].unflatten(0, (group.rows, group.new))
+    return Pass(ids, where_at, slot_ids, wanted, groups), places
 
 
 def _group(rows: list[Row], first: int, new: int, block_size: int, device: torch.device) -> Group:
@@ -76,7 +76,10 @@ def padded(step: Pass, rows: int, width: int) -> Pass:
     """A pass of one warm group, grown to `rows` sequences and `width` blocks per table. What is added reads and writes the null block."""
     group = step.groups[0]
     more = rows - group.rows
-    grow = lambda tensor: torch.nn.functional.pad(tensor, (0, more * group.new))  # noqa: E731
+
+    def grow(tensor: Tensor) -> Tensor:
+        return torch.nn.functional.pad(tensor, (0, more * group.new))
+
     tables = torch.nn.functional.pad(group.tables, (0, width - group.tables.shape[1], 0, more))
     positions = grow(step.positions)
     outputs = torch.arange(rows * group.new, device=tables.device)

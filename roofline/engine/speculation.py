@@ -30,12 +30,12 @@ class Sequence:
 
 class Asked(NamedTuple):
     """A sequence that wants drafts. past: tokens that the target had computed before its last pass (prompt pieces that came from
-    the prefix cache among them); table: its blocks; count: drafts wanted."""
+    the prefix cache among them); table: its blocks; wanted: drafts."""
 
     sequence: Sequence
     past: int
     table: list[int]
-    count: int
+    wanted: int
 
 
 class Drafter(Protocol):
@@ -45,7 +45,7 @@ class Drafter(Protocol):
     tokens: int
 
     def propose(self, asked: list[Asked]) -> list[list[Draft]]:
-        """At most `count` drafts for each sequence; with count 0 a model only reads what is new."""
+        """At most `wanted` drafts for each sequence; with 0 a model only reads what is new."""
 
 
 class NgramDrafter:
@@ -58,7 +58,7 @@ class NgramDrafter:
 
     def propose(self, asked: list[Asked]) -> list[list[Draft]]:
         """See Drafter."""
-        return [[Draft(token) for token in self._continuation(each.sequence.tokens, each.count)] for each in asked]
+        return [[Draft(token) for token in self._continuation(each.sequence.tokens, each.wanted)] for each in asked]
 
     def _continuation(self, tokens: list[int], count: int) -> list[int]:
         for n in range(min(self.longest, len(tokens) - 1), 0, -1):
@@ -82,7 +82,7 @@ class ModelDrafter:
     def propose(self, asked: list[Asked]) -> list[list[Draft]]:
         """See Drafter."""
         drafts: list[list[Draft]] = [[] for _ in asked]
-        rows = [Row(each.sequence.tokens[each.past :], each.past, each.table, min(each.count, 1)) for each in asked]
+        rows = [Row(each.sequence.tokens[each.past :], each.past, each.table, min(each.wanted, 1)) for each in asked]
         active = list(range(len(asked)))
         while rows:
             logits = self.runner.run(rows)
@@ -100,7 +100,7 @@ class ModelDrafter:
         else:
             p = probabilities(logits[0], how)
             drafts.append(Draft(pick(p, how.uniform(len(asked.sequence.tokens) + len(drafts), "draft")), p))
-        return len(drafts) < asked.count
+        return len(drafts) < asked.wanted
 
     def _next(self, asked: Asked, drafts: list[Draft]) -> Row:
         return Row([drafts[-1].token], len(asked.sequence.tokens) + len(drafts) - 1, asked.table, 1)

@@ -53,7 +53,9 @@ def expected_shapes(model: Model) -> Shapes:
         layer, prefix = model.layers[kind], f"model.layers.{index}."
         shapes |= {f"{prefix}{name}.weight": (model.hidden_size,) for name in norm_names(layer)}
         assert isinstance(layer.mixer, Attention | MLA) and layer.ffn is not None  # noqa: S101, PT018 - check_supported
-        mixer = _attention(layer.mixer, model.hidden_size) if isinstance(layer.mixer, Attention) else _latent(layer.mixer, model.hidden_size)
+        mixer = (
+            _attention(layer.mixer, model.hidden_size) if isinstance(layer.mixer, Attention) else _latent(layer.mixer, model.hidden_size)
+        )
         shapes |= {f"{prefix}self_attn.{name}": shape for name, shape in mixer}
         shapes |= {prefix + name: shape for name, shape in _feed_forward(model, layer.ffn)}
     return shapes

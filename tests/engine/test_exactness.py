@@ -125,7 +125,7 @@ def test_random_schedules(kind: str, requests: list[tuple[int, ...]], budget: in
             outputs.setdefault(name, []).extend(tokens)
         at += 1
     assert not engine.busy
-    assert engine.scheduler.kv_usage == 0
+    assert engine.scheduler.gauges[2] == 0
     for name, tokens in outputs.items():
         seed, length, count, *_ = requests[int(name)]
         assert tokens == tiny.alone(kind, tuple(tiny.prompt(seed % 3, length)), 10)[:count]

@@ -18,7 +18,7 @@ def run(workload: Workload, blocks: int) -> Run:
     engine = build_engine(setup, setup.scheduler(config), debug=True)
     result = Driver(engine, workload, Arrivals(workload)).run()
     assert not engine.busy
-    assert engine.scheduler.kv_usage == 0
+    assert engine.scheduler.gauges[2] == 0
     return result
 
 

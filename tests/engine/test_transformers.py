@@ -24,7 +24,8 @@ DENSE: dict[str, Any] = {
 }  # fmt: skip
 LATENT: dict[str, Any] = DENSE | {
     "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
-    "head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "n_shared_experts": 2, "first_k_dense_replace": 1,
+    "head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "n_shared_experts": 2, "first_k_dense_replace": 1,
     "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0}
@@ -47,7 +48,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", DENSE),
     "mixtral": ("Mixtral", DENSE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": ("Qwen3Moe", DENSE | EXPERTS | {"norm_topk_prob": True}),
-    "qwen2-moe": ("Qwen2Moe", {key: v for key, v in DENSE.items() if key != "head_dim"} | EXPERTS | {"shared_expert_intermediate_size": 48}),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        {key: v for key, v in DENSE.items() if key != "head_dim"} | EXPERTS | {"shared_expert_intermediate_size": 48},
+    ),
     "gemma": ("Gemma", DENSE),
     "gemma2": ("Gemma2", DENSE | {"sliding_window": 12, "query_pre_attn_scalar": 24}),
     "gemma3": ("Gemma3", DENSE | {"num_hidden_layers": 6, "sliding_window": 12, "query_pre_attn_scalar": 24}),

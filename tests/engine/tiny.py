@@ -73,9 +73,7 @@ def engine(
 def decoder(kind: str = "llama") -> Decoder:
     """The decoder that engines of this kind have."""
     spec = model(kind)
-    return build_decoder(
-        spec, from_config(spec, {}), SeededWeights(expected_shapes(spec)), dtype=torch.float64, device=CPU, positions=257
-    )
+    return build_decoder(spec, from_config(spec, {}), SeededWeights(expected_shapes(spec)), dtype=torch.float64, device=CPU, positions=257)
 
 
 @cache
