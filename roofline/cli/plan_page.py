@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from roofline import units
@@ -13,13 +12,14 @@ from roofline.planning.plan import Plan
 
 CURVE = (
     Column("batch", "batch", "integer"),
-    Column("bound_s", "TPOT ≥", "time", unit="ms", drop=2),
-    Column("expected_s", "expected", "time", unit="ms"),
+    Column("tpot_s_bound", "TPOT ≥", "time", unit="ms", drop=2),
+    Column("tpot_s_expected", "expected", "time", unit="ms"),
     Column("interval", "80 % interval", drop=3, align="right"),
-    Column("tokens_per_s", "output tok/s", "integer"),
+    Column("output_tokens_per_s", "output tok/s", "integer"),
     Column("per_user", "tok/s per user", "number", drop=1),
     Column("note", ""),
 )
+DATA = tuple(column for column in CURVE if column.key.startswith(("batch", "tpot", "output")))
 PHASES = (
     Column("phase", "phase"),
     Column("flops", "FLOPs", "flop", drop=2),
@@ -55,16 +55,17 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def curve_table(plan: Plan) -> Table:
-    """The decode curve, one row per batch size; as CSV with low_s, high_s and fits."""
+    """The decode curve, one row per batch size: times in seconds, tokens per second of the replica."""
     rows = [
         {
-            **asdict(point),
-            "interval": _between(point.low_s, point.high_s),
-            "per_user": point.tokens_per_s / point.batch,
+            "batch": point.batch,
+            **{f"tpot_s_{end}": getattr(point, f"{end}_s") for end in ("bound", "expected", "low", "high")},
+            "output_tokens_per_s": point.tokens_per_s,
+            "fits": point.fits,
         }
         for point in plan.curve
     ]
-    return Table(CURVE, rows, more=("low_s", "high_s", "fits"))
+    return Table(DATA, rows, more=("tpot_s_low", "tpot_s_high", "fits"))
 
 
 def _headline(plan: Plan) -> str:
@@ -140,7 +141,15 @@ def _phase_table(plan: Plan) -> Table:
 
 def _marked_curve(plan: Plan) -> Table:
     """The curve with its turning points named beside the first batch that reaches them."""
-    rows = [{**row, "notes": []} for row in curve_table(plan).rows]
+    rows: list[dict[str, Any]] = [
+        {
+            **row,
+            "interval": _between(row["tpot_s_low"], row["tpot_s_high"]),
+            "per_user": row["output_tokens_per_s"] / row["batch"],
+            "notes": [],
+        }
+        for row in curve_table(plan).rows
+    ]
     for batch, name in ((plan.shape.knee, "knee"), (plan.shape.eighty, "80 %")):
         reached = next((row for row in rows if batch and row["batch"] >= batch), None)
         if reached is not None:

@@ -101,6 +101,13 @@ def test_plan_keys(cli: Cli) -> None:
         assert point["output_tokens_per_s"] == pytest.approx(point["batch"] / point["tpot_s"]["expected"])
 
 
+def test_plan_csv_is_the_curve(cli: Cli) -> None:
+    rows = list(csv.DictReader(io.StringIO(cli(*PLAN, "--csv").out)))
+    curve = cli(*PLAN, "--json").json["curve"]
+    assert list(rows[0]) == ["batch", "tpot_s_bound", "tpot_s_expected", "output_tokens_per_s", "tpot_s_low", "tpot_s_high", "fits"]
+    assert [float(row["tpot_s_high"]) for row in rows] == [point["tpot_s"]["high"] for point in curve]
+
+
 def test_plain_budget_by_hand(cli: Cli) -> None:
     plan = cli(*PLAN, "--engine", "plain", "--gpu-memory-utilization", "0.9", "--json").json
     free = 0.9 * plan["memory"]["total_bytes"] - 2 * PARAMETERS
