@@ -29,6 +29,7 @@ that a prompt is cut out of a prepared text instead of being put together."""
 _WIDTH = 5
 _HEADER = 8
 _POOL_WORDS = 1 << 14
+_MASK = (1 << 64) - 1
 
 
 class Prompts(Protocol):
@@ -75,17 +76,26 @@ class WordPrompts:
         return f'"{"".join(parts)[1:]}"'
 
     def _text(self, identity: int, count: int) -> str:
-        """`count` words that only this identity has."""
-        rng = random.Random((self.seed << 64) ^ identity)  # noqa: S311
-        header = min(count, _HEADER)
-        parts = [f" {word}" for word in rng.choices(self.words, k=header)]
-        left = count - header
-        at = rng.randrange(_POOL_WORDS)
+        """`count` words that only this identity has: its number spelt in words, then a stretch of the prepared text."""
+        digits = _scrambled(identity ^ self.seed << 32)
+        parts, rest = [], digits
+        for _ in range(min(count, _HEADER)):
+            rest, word = divmod(rest, len(self.words))
+            parts.append(f" {self.words[word]}")
+        left, at = count - len(parts), digits % _POOL_WORDS
         while left > 0:
             take = min(left, _POOL_WORDS - at)
             parts.append(self._pool[_WIDTH * at : _WIDTH * (at + take)])
             left, at = left - take, 0
         return "".join(parts)
+
+
+def _scrambled(number: int) -> int:
+    """64 bits in which every bit of `number` (64 bits) counts; different numbers, different results. Source: splitmix64's finaliser."""
+    number = (number + 0x9E3779B97F4A7C15) & _MASK
+    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & _MASK
+    return number ^ number >> 31
 
 
 @dataclass(frozen=True)

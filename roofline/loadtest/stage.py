@@ -16,7 +16,6 @@ from roofline.serving.workloads import Workload
 
 Sink = Callable[[RequestRecord, str], None]
 """Takes a record and the answer's text ("" unless texts are kept)."""
-_SENDS_PER_TURN = 4
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,12 @@ async def _open_all(lanes: list[Lane]) -> None:
 
 
 async def _closed_loop(plan: Plan, shop: Shop, lanes: list[Lane], outbox: _Outbox) -> None:
-    start = monotonic()
-    jobs = plan.jobs(start)
+    jobs = plan.jobs(monotonic())
+    turns = _Turns()
 
     async def work(lane: Lane, due: float) -> None:
         for job in jobs:
+            await turns.take()
             record = await lane.run(_due(job, due))
             outbox.put(record, lane.text)
             due = shop.origin_s + record.end_s
@@ -108,10 +108,8 @@ async def _closed_loop(plan: Plan, shop: Shop, lanes: list[Lane], outbox: _Outbo
                 due = monotonic()
 
     async with asyncio.TaskGroup() as group:
-        for number, lane in enumerate(lanes):
+        for lane in lanes:
             group.create_task(work(lane, monotonic()))
-            if number % _SENDS_PER_TURN == _SENDS_PER_TURN - 1:
-                await asyncio.sleep(0)  # read what has come between the sends of the first burst
 
 
 def _due(job: Job, due: float) -> Job:
@@ -141,6 +139,34 @@ async def _open_loop(plan: Plan, shop: Shop, lanes: list[Lane], outbox: _Outbox)
             if room is not None:
                 await room.acquire()
             group.create_task(work(job))
+
+
+class _Turns:
+    """Lets one request go per turn of the event loop: between two of a burst it reads, and the server can keep up."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Returns at once, or when it is this caller's turn."""
+        if self._taken:
+            turn = self._loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._taken = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._loop.call_soon(self._next)
+                return
+        self._taken = False
 
 
 class _Outbox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from roofline import __version__
@@ -43,17 +44,24 @@ class Wire:
             said = f'"messages":{content}'
         else:
             said = f'"messages":[{{"role":"user","content":{content}}}]'
+        body = f"{{{said},{self._asked % {'tokens': output_tokens}}".encode()
+        return self._head("POST", self.path, f"Content-Length: {len(body)}\r\nX-Request-Id: {request_id}\r\n") + body
+
+    @cached_property
+    def _asked(self) -> str:
+        """The rest of a body, with %(tokens)d for the output length."""
+        mark = "%(tokens)d"
         asked: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": output_tokens,
+            "max_tokens": mark,
             "temperature": 0.0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if self.fixed_length:
-            asked |= {"ignore_eos": True, "min_tokens": output_tokens}
-        body = f"{{{said},{json.dumps(asked | self.extra)[1:]}".encode()
-        return self._head("POST", self.path, f"Content-Length: {len(body)}\r\nX-Request-Id: {request_id}\r\n") + body
+            asked |= {"ignore_eos": True, "min_tokens": mark}
+        text = json.dumps(asked | self.extra)[1:].replace("%", "%%")
+        return text.replace('"%%(tokens)d"', mark)
 
     def get(self, path: str) -> bytes:
         """A request for another page of the server."""
