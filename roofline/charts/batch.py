@@ -39,8 +39,8 @@ def batch(request: Request) -> Chart:
         left, right = style.panels(figure, 2)
         x = np.asarray(sizes, dtype=np.float64)
         unit, name = style.time_unit(float(high.max()))
-        _band(left, x, bound / unit, expected / unit, low / unit, high / unit)
-        _band(right, x, x / bound, x / expected, x / high, x / low)
+        _band(left, "tpot", x, bound / unit, expected / unit, low / unit, high / unit)
+        _band(right, "rate", x, x / bound, x / expected, x / high, x / low)
         left.set_ylabel(f"time between tokens, TPOT ({name})")
         right.set_ylabel("output tokens/s of the replica")
         right.axhline(curve.plateau_tokens_per_s, color=style.MUTED, lw=0.9, ls=(0, (1, 2)))
@@ -85,11 +85,11 @@ def _finding(curve: BatchCurve, fits: int) -> str:
     )
 
 
-def _band(axes: Axes, x: np.ndarray, bound: np.ndarray, expected: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+def _band(axes: Axes, name: str, x: np.ndarray, bound: np.ndarray, expected: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
     style.log_counts(axes.xaxis, x[0], x[-1] * 1.05, most=6)
     axes.fill_between(x, low, high, color=style.BLUE, alpha=0.16, lw=0, label="80 % interval")
-    axes.plot(x, expected, color=style.BLUE, marker="o", ms=4, label="expected", gid="expected")
-    axes.plot(x, bound, color=style.INK, lw=1.2, ls=(0, (5, 2)), label="bound", gid="bound")
+    axes.plot(x, expected, color=style.BLUE, marker="o", ms=4, label="expected", gid=f"{name}:expected")
+    axes.plot(x, bound, color=style.INK, lw=1.2, ls=(0, (5, 2)), label="bound", gid=f"{name}:bound")
     axes.set_yscale("log")
     axes.set_ylim(*style.log_span([*bound, *expected, *low, *high], below=1.25, above=1.9))
     style.plain_numbers(axes.yaxis)

@@ -34,6 +34,7 @@ def test_a_crowd_thins_out_without_overlap() -> None:
         crowd = [Label(20 + i % 25, 20 + i // 25 * 2, f"operation {i}", weight=500 - i) for i in range(500)]
         written = place(axes, crowd, most=500)
         assert 0 < len(written) < 500
+        axes.figure.canvas.draw()  # only then do annotations know their places
         renderer = axes.figure.canvas.get_renderer()
         boxes = [Text.get_window_extent(text, renderer) for text in axes.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
