@@ -102,10 +102,14 @@ def dtype(name: str | DType) -> DType:
 
 
 _GROUPED = re.compile(r"int([2348])_g(\d{1,5})_s(\d{1,3})")
+_MEAN_BITS = re.compile(r"w(\d{1,2}(?:\.\d+)?)")
 
 
 def _grouped_int(name: str) -> DType | None:
-    """Weight-only integers with any group and scale: int4_g128_s20 has 20 bits of scale and zero point per 128 weights."""
+    """Weight-only formats by their figures: int4_g128_s20 has 20 bits of scale and zero point per 128 weights; w4.85 has 4.85
+    bits per weight in all (the mean of a mixed file)."""
+    if (mean := _MEAN_BITS.fullmatch(name)) and 0 < float(mean[1]) <= 64:
+        return DType(name, float(mean[1]), "bf16", weight_only=True)
     match = _GROUPED.fullmatch(name)
     if not match or not (group := int(match[2])):
         return None

@@ -51,6 +51,46 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "MiniMaxAI--MiniMax-M2.5": {"name": "minimax-m2.5", "hf_ids": ["MiniMaxAI/MiniMax-M2"], "aliases": ["minimax-m2"]},
     "MiniMaxAI--MiniMax-M2.7": {"name": "minimax-m2.7"},
     "nvidia--MiniMax-M2.5-NVFP4": {"name": "minimax-m2.5-nvfp4"},
+    "nvidia--MiniMax-M2.7-NVFP4": {"name": "minimax-m2.7-nvfp4"},
+    "Qwen--Qwen3-VL-2B-Instruct": {"name": "qwen3-vl-2b"},
+    "Qwen--Qwen3-VL-4B-Instruct": {"name": "qwen3-vl-4b"},
+    "Qwen--Qwen3-VL-32B-Instruct": {"name": "qwen3-vl-32b", "hf_ids": ["Qwen/Qwen3-VL-32B-Thinking"]},
+    "Qwen--Qwen3-VL-30B-A3B-Instruct": {"name": "qwen3-vl-30b-a3b"},
+    "Qwen--Qwen3-VL-235B-A22B-Instruct": {"name": "qwen3-vl-235b-a22b"},
+    "Qwen--Qwen3.5-27B": {"name": "qwen3.5-27b", "hf_ids": ["Qwen/Qwen3.6-27B", "Qwen/Qwen3.8-27B"], "aliases": ["qwen3.6-27b", "qwen3.8-27b"]},
+    "Qwen--Qwen3.5-35B-A3B": {"name": "qwen3.5-35b-a3b", "hf_ids": ["Qwen/Qwen3.6-35B-A3B"], "aliases": ["qwen3.6-35b-a3b"]},
+    "Qwen--Qwen3.5-122B-A10B": {"name": "qwen3.5-122b-a10b"},
+    "Qwen--Qwen3.5-397B-A17B": {"name": "qwen3.5-397b-a17b"},
+    "nvidia--Qwen3.5-122B-A10B-NVFP4": {"name": "qwen3.5-122b-a10b-nvfp4"},
+    "nvidia--Qwen3.5-397B-A17B-NVFP4": {"name": "qwen3.5-397b-a17b-nvfp4"},
+    "nvidia--Qwen3.6-27B-NVFP4": {"name": "qwen3.6-27b-nvfp4"},
+    "deepseek-ai--DeepSeek-V3.2": {"name": "deepseek-v3.2"},
+    "nvidia--DeepSeek-V3.2-NVFP4": {"name": "deepseek-v3.2-nvfp4"},
+    "deepseek-ai--DeepSeek-V4-Pro": {"name": "deepseek-v4-pro"},
+    "nvidia--DeepSeek-V4-Pro-NVFP4": {"name": "deepseek-v4-pro-nvfp4"},
+    "sgl-project--DeepSeek-V4-Pro-FP8": {"name": "deepseek-v4-pro-fp8"},
+    "zai-org--GLM-5": {"name": "glm-5"},
+    "zai-org--GLM-5-FP8": {"name": "glm-5-fp8"},
+    "nvidia--GLM-5-NVFP4": {"name": "glm-5-nvfp4"},
+    "zai-org--GLM-5.1": {"name": "glm-5.1"},
+    "zai-org--GLM-5.1-FP8": {"name": "glm-5.1-fp8"},
+    "nvidia--GLM-5.1-NVFP4": {"name": "glm-5.1-nvfp4"},
+    "zai-org--GLM-5.2": {"name": "glm-5.2"},
+    "zai-org--GLM-5.2-FP8": {"name": "glm-5.2-fp8"},
+    "nvidia--GLM-5.2-NVFP4": {"name": "glm-5.2-nvfp4"},
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct": {"name": "llama-4-scout", "hf_ids": ["meta-llama/Llama-4-Scout-17B-16E"]},
+    "meta-llama--Llama-4-Maverick-17B-128E-Instruct": {"name": "llama-4-maverick", "hf_ids": ["meta-llama/Llama-4-Maverick-17B-128E", "meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8"]},
+    "moonshotai--Kimi-K2.5": {"name": "kimi-k2.5", "hf_ids": ["moonshotai/Kimi-K2.6"]},
+    "nvidia--Kimi-K2.5-NVFP4": {"name": "kimi-k2.5-nvfp4"},
+    "nvidia--Kimi-K2.6-NVFP4": {"name": "kimi-k2.6-nvfp4", "hf_ids": ["nvidia/Kimi-K2.7-Code-NVFP4"]},
+    "nvidia--Gemma-4-26B-A4B-NVFP4": {"name": "gemma-4-26b-a4b-nvfp4"},
+    "nvidia--Gemma-4-31B-IT-NVFP4": {"name": "gemma-4-31b-nvfp4"},
+    "nvidia--Llama-3_3-Nemotron-Super-49B-v1": {"name": "nemotron-super-49b", "hf_ids": ["nvidia/Llama-3_3-Nemotron-Super-49B-v1_5"]},
+    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": {"name": "nemotron-3-nano-30b-a3b"},
+    "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": {"name": "nemotron-3-nano-30b-a3b-nvfp4"},
+    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": {"name": "nemotron-3-super-120b-a12b-fp8"},
+    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4": {"name": "nemotron-3-super-120b-a12b-nvfp4"},
+    "nvidia--NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": {"name": "nemotron-3.5-lightning-30b-a3b-nvfp4"},
 }  # fmt: skip
 
 
@@ -193,6 +233,74 @@ PUBLIC: dict[str, dict[str, Any]] = {
     "pythia-6.9b": {"hf_ids": ["EleutherAI/pythia-6.9b"], "source": CARD, "config": {
         "model_type": "gpt_neox", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 16384,
         "vocab_size": 50432, "max_position_embeddings": 2048, "torch_dtype": "float16"}},
+}  # fmt: skip
+
+
+
+def _qwen35(layers: int, hidden: int, heads: int, kv: int, inner: int, value_heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model_type": "qwen3_5_text", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "head_dim": 256, "intermediate_size": inner, "full_attention_interval": 4,
+        "linear_num_key_heads": 16, "linear_num_value_heads": value_heads, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "vocab_size": 248320, "max_position_embeddings": 262144, "torch_dtype": "bfloat16", **more,
+    }  # fmt: skip
+
+
+_INFERRED = "geometry inferred from public start-up logs and from the family's larger models; the configuration was not at hand"
+_MOE_KEYS = {"intermediate_size": None, "decoder_sparse_step": 1}
+PUBLIC |= {
+    "qwen3-next-80b-a3b": {"hf_ids": ["Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Next-80B-A3B-Thinking"], "aliases": ["qwen3-next-80b"], "source": CARD,
+        "config": _qwen35(48, 2048, 16, 2, 5120, 32) | _MOE_KEYS | {"model_type": "qwen3_next", "vocab_size": 151936, "num_experts": 512,
+            "num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "intermediate_size": 5120}},
+    "qwen3.5-0.8b": {"hf_ids": ["Qwen/Qwen3.5-0.8B"], "source": CARD, "config": _qwen35(24, 1024, 8, 2, 3584, 16, tie_word_embeddings=True),
+        "assumptions": [_INFERRED]},
+    "qwen3.5-2b": {"hf_ids": ["Qwen/Qwen3.5-2B"], "source": CARD, "config": _qwen35(24, 2048, 8, 2, 6144, 16, tie_word_embeddings=True),
+        "assumptions": [_INFERRED]},
+    "qwen3.5-9b": {"hf_ids": ["Qwen/Qwen3.5-9B"], "source": CARD, "config": _qwen35(32, 4096, 16, 4, 12288, 32), "assumptions": [_INFERRED]},
+    "kimi-linear-48b-a3b": {"hf_ids": ["moonshotai/Kimi-Linear-48B-A3B-Instruct"], "source": CARD, "config": {
+        "model_type": "kimi_linear", "num_hidden_layers": 27, "hidden_size": 2304, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "intermediate_size": 9216, "moe_intermediate_size": 1024, "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1,
+        "first_k_dense_replace": 1, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "mla_use_nope": True, "vocab_size": 163840, "model_max_length": 1048576, "torch_dtype": "bfloat16",
+        "linear_attn_config": {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4, "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+            "kda_layers": [i for i in range(1, 28) if i not in (4, 8, 12, 16, 20, 24, 27)]}}},
+    "bamba-9b": {"hf_ids": ["ibm-fms/Bamba-9B", "ibm-ai-platform/Bamba-9B-v2"], "source": CARD, "config": {
+        "model_type": "bamba", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_d_conv": 4,
+        "mamba_expand": 2, "attn_layer_indices": [9, 18, 27], "vocab_size": 128256, "max_position_embeddings": 262144, "torch_dtype": "bfloat16"}},
+    "jamba-v0.1": {"hf_ids": ["ai21labs/Jamba-v0.1"], "source": CARD, "config": {
+        "model_type": "jamba", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 14336, "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 256,
+        "vocab_size": 65536, "max_position_embeddings": 262144, "torch_dtype": "bfloat16"}},
+    "command-r": {"hf_ids": ["CohereForAI/c4ai-command-r-v01"], "source": CARD, "config":
+        _llama(40, 8192, 64, 64, 22528, 256000, 131072, torch_dtype="float16") | {"model_type": "cohere"}},
+    "granite-3b-a800m": {"hf_ids": ["ibm-granite/granite-3.1-3b-a800m-instruct"], "source": CARD, "config":
+        _llama(32, 1536, 24, 8, 512, 49155, 131072, tie_word_embeddings=True, num_local_experts=40, num_experts_per_tok=8)
+        | {"model_type": "granitemoe"}},
+    "nemotron-nano-9b-v2": {"hf_ids": ["nvidia/NVIDIA-Nemotron-Nano-9B-v2"], "source": CARD, "config": {
+        "model_type": "nemotron_h", "num_hidden_layers": 56, "hidden_size": 4480, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "intermediate_size": 15680, "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128, "n_groups": 8,
+        "conv_kernel": 4, "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "vocab_size": 131072, "max_position_embeddings": 131072, "torch_dtype": "bfloat16"}},
+    "kimi-k2-thinking": {"hf_ids": ["moonshotai/Kimi-K2-Thinking"], "source": CARD, "config": {
+        "model_type": "kimi_k2", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "v_head_dim": 128, "vocab_size": 163840, "max_position_embeddings": 262144, "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+            r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"], "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": None,
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}}}}}},
+    "gemma-4-31b": {"hf_ids": ["google/gemma-4-31B-it", "google/gemma-4-31B"], "source": "config.json of nvidia/Gemma-4-31B-IT-NVFP4 without its quantisation",
+        "config": {"model_type": "gemma4_text", "num_hidden_layers": 60, "hidden_size": 5376, "num_attention_heads": 32, "num_key_value_heads": 16,
+            "num_global_key_value_heads": 4, "attention_k_eq_v": True, "head_dim": 256, "global_head_dim": 512, "intermediate_size": 21504,
+            "sliding_window": 1024, "vocab_size": 262144, "max_position_embeddings": 262144, "torch_dtype": "bfloat16"}},
+    "gemma-4-26b-a4b": {"hf_ids": ["google/gemma-4-26B-A4B-it", "google/gemma-4-26B-A4B"],
+        "source": "config.json of nvidia/Gemma-4-26B-A4B-NVFP4 without its quantisation",
+        "config": {"model_type": "gemma4_text", "num_hidden_layers": 30, "hidden_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "num_global_key_value_heads": 2, "attention_k_eq_v": True, "head_dim": 256, "global_head_dim": 512, "intermediate_size": 2112,
+            "enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+            "sliding_window": 1024, "vocab_size": 262144, "max_position_embeddings": 262144, "torch_dtype": "bfloat16"}},
 }  # fmt: skip
 
 _MADE = "made for this project: small enough to run on a CPU"

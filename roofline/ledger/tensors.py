@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from roofline.ledger import ffn, mixers
@@ -67,6 +67,21 @@ def stage_weights(model: Model, parallel: Parallel = SINGLE, *, stage: int = 0, 
     weights: a format in place of the checkpoint's. Extras (vision towers, MTP) are not in it.
     """
     parallel.check(model)
+    found = _by_formats(model, parallel, stage, weights)
+    if weights is not None or not model.checkpoint_bytes:
+        return found
+    whole = found if parallel.gpus == 1 else _by_formats(model, SINGLE, 0, None)
+    return _as_stored(found, whole, model.checkpoint_bytes)
+
+
+def _as_stored(found: WeightSummary, whole: WeightSummary, stored: Mapping[str, float]) -> WeightSummary:
+    """A rank's share of the exact bytes of the files: of each role the share that its formats give."""
+    share = {role: found.bytes_by_role.get(role, 0.0) / total for role, total in whole.bytes_by_role.items() if total}
+    by_role = {role: size * share.get(role, found.bytes / whole.bytes) for role, size in stored.items()}
+    return WeightSummary(found.parameters, sum(by_role.values()), by_role)
+
+
+def _by_formats(model: Model, parallel: Parallel, stage: int, weights: str | None) -> WeightSummary:
     layers = Counter(parallel.stages(model)[stage])
     parameters, by_role = 0, defaultdict[str, float](float)
     for tensor in outer_tensors(model, parallel, first=stage == 0, last=stage == parallel.pp - 1):

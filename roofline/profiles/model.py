@@ -90,7 +90,8 @@ class Model(Spec):
     layers: kinds of layers by name; order: how they are stacked, as text: "3*dense + 58*moe", "10*(5*local + global) + 2*local".
     dtype: type of activations and of weights that are not quantised. weights: storage formats by role (`default` for the
     matrices of the layers; roles in ROLES; a tensor's own name wins over its role). hf_ids: hub names, which are aliases.
-    vectors: elements of small tensors outside the layers that fit no other field, by name.
+    vectors: elements of small tensors outside the layers that fit no other field, by name. checkpoint_bytes: exact bytes by
+    role as the files of the checkpoint have them, where they were looked at (empty: the formats say it).
     """
 
     name: str
@@ -110,6 +111,7 @@ class Model(Spec):
     vectors: dict[str, PositiveInt] = Field(default_factory=dict)
     dtype: str = "bf16"
     weights: dict[str, str] = Field(default_factory=dict)
+    checkpoint_bytes: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     kv_dtype: str | None = None
     layers: dict[str, Layer]
     order: str

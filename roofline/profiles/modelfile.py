@@ -13,20 +13,26 @@ from roofline.profiles.model import Model
 
 
 def load(path: Path | str) -> Model:
-    """The model in a YAML profile, a config.json, or a folder that holds a config.json.
+    """The model in a YAML profile, a config.json, a folder that holds one, a .safetensors file beside one, or a .gguf file.
 
     Raises ProfileError (file:line:key) for anything that cannot be used.
     """
     path = Path(path).expanduser()
     if path.suffix in (".yaml", ".yml"):
         return yamlfile.read(path).validate(Model)
+    if path.suffix == ".gguf":
+        from roofline.profiles import gguf
+
+        return gguf.load(path)
     from roofline.profiles.hf import config
 
+    if path.suffix == ".safetensors":
+        path = path.parent
     if path.is_dir() and not (path / "config.json").exists():
         raise ProfileError("is a folder without a config.json; name a model's folder, its config.json or a YAML profile", path=path)
     if path.is_dir() or path.suffix == ".json":
         return config.load(path)
-    raise ProfileError("is no YAML profile, config.json or folder with one", path=path)
+    raise ProfileError("is no YAML profile, config.json, folder with one, .safetensors or .gguf file", path=path)
 
 
 def dump(model: Model, *, comment: str = "") -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roofline.profiles.hf import classic, compressed, dense, hybrid, jsonfile, latent, patterned, quantization
+from roofline.profiles.hf import classic, compressed, dense, headers, hybrid, jsonfile, latent, patterned, quantization
 from roofline.profiles.hf.draft import Draft, assemble, model_name
 from roofline.profiles.hf.keys import Keys
 from roofline.profiles.hf.multimodal import wrapped
@@ -48,11 +48,11 @@ def load(path: Path | str) -> Model:
     path = Path(path)
     folder = path if path.is_dir() else path.parent
     file = jsonfile.read(folder / "config.json" if path.is_dir() else path)
-    return read(file, model_name(path))
+    return read(file, model_name(path), headers.checkpoint(folder))
 
 
-def read(file: jsonfile.JsonFile, name: str) -> Model:
-    """The model of a configuration that has been read. Raises ProfileError."""
+def read(file: jsonfile.JsonFile, name: str, tensors: Sequence[headers.Tensor] = ()) -> Model:
+    """The model of a configuration that has been read; tensors: of the checkpoint's files, for exact bytes. Raises ProfileError."""
     c = Keys(file, file.data)
     family = FAMILIES.get(c.model_type)
     if not isinstance(c.raw("model_type"), str):
@@ -64,6 +64,13 @@ def read(file: jsonfile.JsonFile, name: str) -> Model:
     draft = family(c)
     _quantise(draft, recipe or draft.recipe, _side_file(file.path))
     c.finish()
+    if tensors:
+        stored, rest = headers.bytes_by_role(tensors, draft)
+        if not stored:
+            raise file.error(f"does not belong to the safetensors files beside it: none of their tensors is below {draft.prefix!r}")
+        draft.outer["checkpoint_bytes"] = stored
+        if rest:
+            c.assume(f"{rest:,.0f} bytes of other tensors in the files (vision, MTP) are not in the weights of the text model")
     return assemble(draft, file, name, c.model_type, c.assumptions)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,13 @@ def _names(layers: list[tuple[str, Layer]]) -> dict[str, str]:
     return found
 
 
-def compress(names: list[str]) -> str:
-    """The shortest text of the form "3*dense + 9*(5*local + global)" that expands to `names` (first period that fits best)."""
+def compress(names: Sequence[str]) -> str:
+    """A short text of the form "3*dense + 9*(5*local + global)" that expands to `names`: the shortest found by periods."""
+    return _compressed(tuple(names))
+
+
+@lru_cache(maxsize=4096)
+def _compressed(names: tuple[str, ...]) -> str:
     best = _runs(names)
     for start in range(min(len(names), 6)):
         for period in range(2, min((len(names) - start) // 2, 24) + 1):
@@ -102,13 +108,12 @@ def compress(names: list[str]) -> str:
                 times += 1
             if times > 1 and len(set(block)) > 1:
                 rest = names[start + times * period :]
-                parts = [_runs(names[:start]), f"{times}*({_runs(block)})", compress(rest) if rest else ""]
-                text = " + ".join(part for part in parts if part)
-                best = min(best, text, key=len)
+                parts = [_runs(names[:start]), f"{times}*({_runs(block)})", _compressed(rest) if rest else ""]
+                best = min(best, " + ".join(part for part in parts if part), key=len)
     return best
 
 
-def _runs(names: list[str]) -> str:
+def _runs(names: Sequence[str]) -> str:
     runs: list[tuple[str, int]] = []
     for name in names:
         if runs and runs[-1][0] == name:

@@ -124,7 +124,10 @@ def _pattern(c: Keys, letters: str, names: str, length: int | None) -> list[str]
     if text is None:
         return listed
     if not isinstance(text, str) or (unknown := set(text) - set(_LETTERS)):
-        raise c.fail(letters, f"has {''.join(sorted(unknown)) if isinstance(text, str) else text!r}; known: M (Mamba-2), * (attention), E (experts), - (MLP)")
+        raise c.fail(
+            letters,
+            f"has {''.join(sorted(unknown)) if isinstance(text, str) else text!r}; known: M (Mamba-2), * (attention), E (experts), - (MLP)",
+        )
     if length is not None and len(text) != length:
         raise c.fail(letters, f"has {len(text)} letters and the model {length} layers; give one per layer")
     found = [_LETTERS[letter] for letter in text]
