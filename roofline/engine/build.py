@@ -120,6 +120,8 @@ def check(
 ) -> Setup:
     """Raises InputError for anything that this engine cannot do, with the reason, before memory is taken."""
     ranks = ranks or Ranks()
+    if options.device not in ("cpu", "cuda"):
+        raise InputError(f"device {options.device!r}: cpu or cuda")
     device = torch.device(options.device)
     for each in (model, speculation.draft if speculation else None):
         if each is not None:
@@ -127,8 +129,6 @@ def check(
             Parallel(tp=ranks.size).check(each)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("device cuda: this PyTorch sees no CUDA device; use --device cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"device {options.device!r}: cpu or cuda")
     check_format(options.weights, options.torch_dtype, device)
     KvFormat(options.torch_dtype, options.kv)
     if options.mode not in MODES or (options.mode == "graphs" and device.type != "cuda"):

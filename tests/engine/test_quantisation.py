@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from roofline.engine.build import Options, check
+from roofline.engine.build import Options, build_engine, check
 from roofline.engine.kvcache import KvFormat, Vectors, bytes_per_token
 from roofline.engine.linear import Fp8, Int4WeightOnly, Int8, Int8WeightOnly, linear
 from roofline.errors import InputError
+from roofline.scheduling import VllmConfig
 from tests.engine import tiny
 
 ROWS, INPUTS, OUTPUTS = 3, 128, 48
@@ -77,10 +78,10 @@ def test_fp8_is_near_the_product() -> None:
 @pytest.mark.parametrize("fmt", ["", "w8a16", "int4", "int8", "fp8"])
 def test_engines_run_with_every_format(fmt: str) -> None:
     wide = tiny.model(hidden_size=64, layers=1)
-    wide = wide.model_copy(update={"layers": {"a": wide.layers["a"].model_copy(update={"ffn": wide.layers["a"].ffn.model_copy(update={"intermediate": 96})})}})
+    wide = wide.model_copy(
+        update={"layers": {"a": wide.layers["a"].model_copy(update={"ffn": wide.layers["a"].ffn.model_copy(update={"intermediate": 96})})}}
+    )
     assert linear(random(64, 64), None, fmt)(random(2, 64)).shape == (2, 64)
-    from roofline.engine.build import build_engine
-
     setup = check(wide, Options(weights=fmt, block_size=4, num_blocks=64))
     engine = build_engine(setup, setup.scheduler(), debug=True)
     engine.add_request("a", tiny.prompt(0, 9), 5)
@@ -107,8 +108,6 @@ def test_a_quantised_cache_gives_back_what_it_was_given(kind: str, worst: float)
 def test_chunks_and_hits_see_the_same_quantised_cache(model: str, kind: str) -> None:
     outputs = []
     for budget in (256, 5):
-        from roofline.scheduling import VllmConfig
-
         engine = tiny.engine(model, VllmConfig(max_num_batched_tokens=budget, max_num_seqs=4), kv=kind)
         for name in ("cold", "warm"):
             engine.add_request(name, tiny.prompt(3, 22), 8)
