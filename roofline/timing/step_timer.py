@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.batch import Batch
+from roofline.errors import InputError
 from roofline.ledger import AS_SHIPPED, SINGLE, Conventions, Ledger, Op, Parallel, Precision, build_ledger
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
@@ -17,6 +18,7 @@ from roofline.timing.engines import engine_step
 
 Float = NDArray[np.float64]
 _AS_LAUNCHED = Conventions(elementwise=True)
+_FOREVER = 1 << 60
 
 
 class StepTimer:
@@ -50,29 +52,72 @@ class StepTimer:
         self._head = _Line(_knots(max_tokens, 2), tables.head)
         self._decode = _Plane(_knots(max_tokens, 2), _knots(max_context, 2), tables.decode_attention)
         self._prefill = _Plane(_knots(max_tokens, 2), np.append(0.0, _knots(max_context, 1)), tables.prefill_attention)
+        self._lines: dict[int, _Pieces] = {}
 
     def step_time(self, decodes: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of one step: `decodes` sequences with one new token each and `context` cached tokens in all, and prompt
         chunks given as (new tokens, tokens cached before)."""
-        tokens = decodes
-        if not chunks and self._graph_sizes and decodes <= self._graph_sizes[-1]:
-            tokens = self._graph_sizes[bisect_right(self._graph_sizes, decodes - 1)]
-        attention = self._decode.at(decodes, context / decodes) if decodes else 0.0
+        if not chunks:
+            base, slope, _ = self.decode_line(decodes, context)
+            return base + slope * context
+        tokens, attention = decodes, 0.0
+        if decodes:
+            base, slope, _ = (self._lines.get(decodes) or self._pieces(decodes)).attention_at(context)
+            attention = base + slope * context
         for new, past in chunks:
             tokens += new
             attention += self._prefill.at(new, past)
         sequences = decodes + len(chunks)
         kernels = self._rows.at(tokens) + self._head.at(sequences) + attention
-        scale = self._engine.prefill_scale if chunks else self._engine.decode_scale
-        return self._fixed + scale * kernels + self._engine.per_sequence_s * sequences
+        return self._fixed + self._engine.prefill_scale * kernels + self._engine.per_sequence_s * sequences
+
+    def decode_line(self, decodes: int, context: int) -> tuple[float, float, int]:
+        """(base s, slope s per token, last): a step of decodes alone takes base + slope · context from `context` to `last`
+        cached tokens in all; the line goes on beyond the largest tabulated context."""
+        pieces = self._lines.get(decodes) or self._pieces(decodes)
+        at = bisect_right(pieces.starts, context) - 1
+        return pieces.base[at], pieces.slope[at], pieces.last[at]
+
+    def host_time(self, rows: int) -> float:
+        """CPU seconds of scheduling `rows` sequences and taking in their outputs; an asynchronous engine hides it behind the device."""
+        return self._engine.host_s + self._engine.host_per_sequence_s * rows
+
+    def _pieces(self, decodes: int) -> _Pieces:
+        """The lines of a batch size, made once."""
+        scale, tokens = self._engine.decode_scale, decodes
+        if self._graph_sizes and decodes <= self._graph_sizes[-1]:
+            tokens = self._graph_sizes[bisect_right(self._graph_sizes, decodes - 1)]
+        rest = self._fixed + scale * (self._rows.at(tokens) + self._head.at(decodes)) + self._engine.per_sequence_s * decodes
+        self._lines[decodes] = pieces = _Pieces(self._decode, decodes, rest, scale)
+        return pieces
+
+
+class _Pieces:
+    """Decode steps of one batch size as lines over the cached tokens of all sequences: piece i holds from starts[i] to last[i]."""
+
+    def __init__(self, plane: _Plane, decodes: int, rest: float, scale: float) -> None:
+        at = plane.row_at(decodes)
+        knots = plane.y
+        self._slope = [(high - low) / (b - a) / decodes for low, high, a, b in zip(at, at[1:], knots, knots[1:], strict=False)]
+        self._base = [low - slope * decodes * a for low, slope, a in zip(at, self._slope, knots, strict=False)]
+        self.starts = [0, *(int(np.ceil(knot * decodes)) for knot in knots[1:-1])]
+        self.last = [*(start - 1 for start in self.starts[1:]), _FOREVER]
+        self.slope = [scale * slope for slope in self._slope]
+        self.base = [rest + scale * base for base in self._base]
+
+    def attention_at(self, context: int) -> tuple[float, float, int]:
+        """The line of the attention kernels alone."""
+        at = bisect_right(self.starts, context) - 1
+        return self._base[at], self._slope[at], self.last[at]
 
 
 class _Tables:
     """Kernel times of the parts of a pass over grids of shapes, all pipeline stages summed."""
 
     def __init__(self, model: Model, hardware: Hardware, parallel: Parallel, precision: Precision, engine: str, band: str) -> None:
-        self.model, self.hardware, self.parallel, self.precision, self.engine = model, hardware, parallel, precision, engine
-        self.field = f"{band}_s"
+        if band not in ("expected", "low", "high"):
+            raise InputError(f"band {band!r}: expected, low or high")
+        self.model, self.hardware, self.parallel, self.precision, self.engine, self.band = model, hardware, parallel, precision, engine, band
 
     def linear(self, tokens: Float) -> Float:
         """All that depends on the number of rows alone: GEMMs, experts, element-wise work, all-reduces."""
@@ -97,8 +142,17 @@ class _Tables:
                 self.model, batch, parallel=self.parallel, precision=self.precision, conventions=_AS_LAUNCHED, stage=stage
             )
             part = Ledger(tuple(op for op in as_run(ledger) if wanted(op)))
-            total = total + np.asarray(getattr(pass_times(part, self.hardware, self.engine), self.field))
+            times = pass_times(part, self.hardware, self.engine)
+            total = total + self._banded(np.asarray(times.expected_s), np.asarray(getattr(times, f"{self.band}_s")))
         return total
+
+    def _banded(self, expected: Float, end: Float) -> Float:
+        """The asked end of the interval: the kernels' own width and the engine's spread in quadrature."""
+        if self.band == "expected":
+            return expected
+        below, above = engine_step(self.engine).spread
+        width = np.divide(np.abs(end - expected), expected, out=np.zeros(np.shape(expected)), where=expected > 0)
+        return expected * (1 - np.hypot(width, below) if self.band == "low" else 1 + np.hypot(width, above))
 
 
 def _is_head(op: Op) -> bool:
@@ -112,18 +166,18 @@ def _knots(largest: int, per_octave: int) -> Float:
 
 
 class _Line:
-    """Linear interpolation between knots; beyond the last it goes on as between the last two."""
+    """Linear interpolation between knots; beyond the last it goes on as between the last two. Whole numbers are looked up."""
 
     def __init__(self, knots: Float, values: Callable[[Float], Float]) -> None:
-        self.x: list[float] = knots.tolist()
-        self.y: list[float] = np.broadcast_to(values(knots), knots.shape).tolist()
+        y = np.broadcast_to(values(knots), knots.shape)
+        last = int(knots[-1])
+        self._slope = float(y[-1] - y[-2]) / float(knots[-1] - knots[-2])
+        self._table: list[float] = [0.0, *np.interp(np.arange(1, last + 1), knots, y).tolist()]
 
-    def at(self, x: float) -> float:
-        if x <= 0:
-            return 0.0
-        i = min(max(bisect_right(self.x, x) - 1, 0), len(self.x) - 2)
-        share = (x - self.x[i]) / (self.x[i + 1] - self.x[i])
-        return self.y[i] + share * (self.y[i + 1] - self.y[i])
+    def at(self, x: int) -> float:
+        """The value at x; 0 at 0."""
+        table = self._table
+        return table[x] if x < len(table) else table[-1] + self._slope * (x - len(table) + 1)
 
 
 class _Plane:
@@ -143,3 +197,9 @@ class _Plane:
         low, high = self.z[i], self.z[i + 1]
         near = low[j] + v * (low[j + 1] - low[j])
         return near + u * (high[j] + v * (high[j + 1] - high[j]) - near)
+
+    def row_at(self, x: float) -> list[float]:
+        """The values over the y knots at one x."""
+        i = min(max(bisect_right(self.x, x) - 1, 0), len(self.x) - 2)
+        u = (x - self.x[i]) / (self.x[i + 1] - self.x[i])
+        return [low + u * (high - low) for low, high in zip(self.z[i], self.z[i + 1], strict=True)]
