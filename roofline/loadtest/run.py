@@ -32,6 +32,9 @@ from roofline.loadtest.wire import Wire
 from roofline.records import RequestRecord, capture_environment
 from roofline.serving.workloads import Workload
 
+NO_BATCHING_GAIN = 1.2
+"""Throughput of many streams / that of few, up to which the server is said not to batch."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -103,6 +106,21 @@ class Outcome:
             rungs.append(knee.Rung(streams, e2el, hits, each.data.ok + each.data.failed))
         return knee.find(rungs, service_levels=bool(self.settings.levels_s), seed=self.settings.seed)
 
+    def unbatched(self) -> list[str]:
+        """A note if many streams get no more answers per second than few: the server takes one request after the other."""
+        means = [
+            (each.stage.concurrency, float(each.data.column("e2el_s")[each.data.steady(each.stage.concurrency)].mean()))
+            for each in self.stages
+            if each.stage.concurrency and each.data.ok
+        ]
+        if not means or min(means)[0] * 2 > max(means)[0]:
+            return []
+        (few, alone), (many, together) = min(means), max(means)
+        gain = many / together / (few / alone)
+        if gain > NO_BATCHING_GAIN:
+            return []
+        return [f"batching is not in effect: {many} streams get {gain:.2f} × the answers per second that {few} get"]
+
     def to_json(self) -> dict[str, Any]:
         """The keys of `loadtest --json`."""
         return {
@@ -119,7 +137,7 @@ class Outcome:
             "length_mismatches": self.mismatched,
             "definitions": DEFINITIONS,
             "environment": capture_environment().to_json(),
-            "notes": self.notes,
+            "notes": [*self.notes, *self.unbatched()],
         }
 
 

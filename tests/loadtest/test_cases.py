@@ -137,3 +137,9 @@ def test_a_soft_knee(mock: Mock) -> None:
     found = mock.run(options, ladder=(1, 8, 16), requests_per_stage=32, output_tokens=4).to_json()
     assert found["knee"]["concurrency"] == pytest.approx(80 / 15 + 1, rel=0.3)
     assert found["stages"][2]["tpot_s"]["p50"] == pytest.approx(0.01 + 0.005 * 16, rel=0.15)
+
+
+def test_a_server_that_takes_one_at_a_time_is_named(mock: Mock) -> None:
+    serial = mock.run({"slots": 1}, ladder=(1, 4), requests_per_stage=12)
+    assert any("batching is not in effect: 4 streams" in note for note in serial.to_json()["notes"])
+    assert mock.run(ladder=(1, 4), requests_per_stage=12).to_json()["notes"] == []

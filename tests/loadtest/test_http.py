@@ -211,6 +211,6 @@ def test_targets_that_are_none(url: str) -> None:
 def test_errors_of_connecting_have_names() -> None:
     assert of_connecting(ConnectionRefusedError()).kind == failures.REFUSED
     assert of_connecting(OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] …")).kind == failures.REFUSED
-    assert of_connecting(TimeoutError()).kind == failures.TIMEOUT
+    assert of_connecting(TimeoutError()).kind == failures.UNREACHED
     assert of_connecting(ConnectionResetError()).kind == failures.RESET
     assert of_connecting(OSError("no route")).kind == failures.NETWORK
