@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> None:
         for name, found in fitted.generation.items():
             blocks[f"generation-{name}"] += found
         blocks["generic"] += fitted.generic
-        suspects = sum(g.suspect for g in measured)
-        print(f"{form.family}: {len(fitted.fits)} blocks, {suspects} suspect rows left out, {time.perf_counter() - start:.0f} s", flush=True)
+        suspects, spent = sum(g.suspect for g in measured), time.perf_counter() - start
+        print(f"{form.family}: {len(fitted.fits)} blocks, {suspects} suspect rows left out, {spent:.0f} s", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     for name, found in blocks.items():
         (options.output / f"{name}.yaml").write_text(dump(CalibrationFile(id=name, blocks=tuple(found)), HEADER), encoding="utf-8")

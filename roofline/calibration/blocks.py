@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from roofline.calibration.fit import Fit, Rows, fit_constants, fit_group, log_re
 from roofline.calibration.groups import Group
 from roofline.profiles.calibration import CalibrationBlock, Provenance
 from roofline.timing.forms import Form, Key
-from roofline.timing.forms.base import Array
+from roofline.timing.forms.base import Array, discrete_value
 
 MIN_ROWS = 15  # fewer rows than this say less than the constants of a neighbour
 _JOINT_ROWS = 1500  # a joint fit reads an even sample of this size
@@ -44,11 +45,11 @@ def rounded(constants: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in constants.items()}
 
 
-def joint_fit(form: Form, groups: Sequence[Group], start: Mapping[str, float] | None = None) -> dict[str, float]:
+def joint_fit(form: Form, groups: Sequence[Group]) -> dict[str, float]:
     """One set of constants for all groups (which share a form), each row weighing the same; at most _JOINT_ROWS rows are read."""
     step = max(1, round(sum(len(g.rows) for g in groups) / _JOINT_ROWS))
     sample = [g.rows.take(np.arange(len(g.rows)) % step == 0) for g in groups]
-    return rounded(fit_constants(form, sample, start or {}))
+    return rounded(fit_constants(form, sample, {}))
 
 
 def left_out(form: Form, groups: Sequence[Group], part_of: Mapping[str, str]) -> Residuals | None:
@@ -59,9 +60,8 @@ def left_out(form: Form, groups: Sequence[Group], part_of: Mapping[str, str]) ->
     found = []
     for part in parts:
         constants = joint_fit(form, [g for g in groups if part_of[g.device] != part])
-        for group in groups:
-            if part_of[group.device] == part:
-                found.append(Residuals.of(form, group.rows, log_residual(form, group.rows, constants)))
+        tested = [g for g in groups if part_of[g.device] == part]
+        found += [Residuals.of(form, g.rows, log_residual(form, g.rows, constants)) for g in tested]
     return Residuals.joined(found)
 
 
@@ -81,7 +81,8 @@ def quantiles(form: Form, own: Residuals, family: Residuals, factor: float = 1.0
 
 def seen(form: Form, groups: Sequence[Group]) -> dict[str, tuple[float, ...]]:
     """Values of the discrete shape facts among the rows."""
-    return {name: tuple(sorted({float(v) for g in groups for v in np.unique(g.rows.shape[name])})) for name in form.discrete}
+    values = {name: [discrete_value(name, g.rows.shape[name]) for g in groups] for name in form.discrete}
+    return {name: tuple(float(v) for v in np.unique(np.concatenate(parts))) for name, parts in values.items()}
 
 
 @dataclass(frozen=True)
@@ -122,19 +123,24 @@ def _pool(group: Group) -> tuple[str, str, str, str]:
     return group.generation, group.key.software, group.key.dtype, group.key.kv_dtype
 
 
-def device_block(
-    form: Form, group: Group, fit: Fit, interval: Mapping[str, tuple[float, float]], source: Provenance
-) -> CalibrationBlock:
+def device_block(form: Form, group: Group, fit: Fit, interval: Mapping[str, tuple[float, float]], source: Provenance) -> CalibrationBlock:
     """The block of one group of one device."""
     provenance = source.model_copy(update={"rows": len(group.rows), "held_out_error": round(fit.held_out_error, 4)})
     return CalibrationBlock(
-        family=form.family, **_words(group.key), software_version=group.version, constants=rounded(fit.constants),
+        **_words(form, group.key), software_version=group.version, constants=rounded(fit.constants),
         correction_percent=fit.correction, interval_log_quantiles=dict(interval), seen=seen(form, [group]), provenance=provenance,
     )  # fmt: skip
 
 
-def _words(key: Key) -> dict[str, str]:
-    return {"software": key.software, "dtype": key.dtype, "kernel": key.kernel, "kv_dtype": key.kv_dtype, "form": key.form}
+def _words(form: Form, key: Key) -> dict[str, Any]:
+    return {
+        "family": form.family,
+        "software": key.software,
+        "dtype": key.dtype,
+        "kernel": key.kernel,
+        "kv_dtype": key.kv_dtype,
+        "form": key.form,
+    }
 
 
 def _shared_block(
@@ -148,7 +154,7 @@ def _shared_block(
     error = float(np.median(np.abs(np.expm1(-(left or own).log))))
     provenance = source.model_copy(update={"rows": sum(len(g.rows) for g in groups), "held_out_error": round(error, 4)})
     return CalibrationBlock(
-        family=form.family, **_words(key), constants=constants, interval_log_quantiles=interval, seen=seen(form, groups),
+        **_words(form, key), constants=constants, interval_log_quantiles=interval, seen=seen(form, groups),
         provenance=provenance,
     )  # fmt: skip
 

@@ -67,10 +67,13 @@ def log_residual(form: Form, rows: Rows, constants: Mapping[str, float], correct
     return np.log(rows.seconds / predicted) - log_correction(form, rows.shape, rows.key, rows.spec, correction)
 
 
-def fit_constants(form: Form, groups: Sequence[Rows], start: Mapping[str, float], spread: float = _SPREAD, steps: int = 60) -> dict[str, float]:
+def fit_constants(
+    form: Form, groups: Sequence[Rows], start: Mapping[str, float], spread: float = _SPREAD, steps: int = 60
+) -> dict[str, float]:
     """One set of constants for all `groups` (same key form), by a soft-L1 fit of log(measured / predicted).
 
-    start: where the search begins and what the ridge pulls to, `spread` (in logs) being its width. Rows faster than the hot bound must have been removed.
+    start: where the search begins and what the ridge pulls to, `spread` (in logs) being its width. Rows faster than the hot
+    bound must have been removed.
     """
     constants = form.constants(groups[0].key)
     x0 = _encode(constants, start)
@@ -83,11 +86,14 @@ def fit_constants(form: Form, groups: Sequence[Rows], start: Mapping[str, float]
         return np.concatenate([*(log_residual(form, g, values) for g in groups), pull * (x - x0)])
 
     inside = np.clip(x0, low + 1e-6, high - 1e-6)
-    found = least_squares(residual, inside, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, diff_step=1e-3, max_nfev=steps, ftol=1e-5, xtol=1e-4)
+    options = {"loss": "soft_l1", "f_scale": _SOFT, "diff_step": 1e-3, "max_nfev": steps, "ftol": 1e-5, "xtol": 1e-4}
+    found = least_squares(residual, inside, bounds=(low, high), **options)
     return _decode(constants, np.clip(found.x, low + 1e-9, high - 1e-9))
 
 
-def fit_correction(form: Form, groups: Sequence[tuple[Rows, Mapping[str, float]]], prior: Sequence[int] = (), ridge: float = 0.5, huber: float = 0.12) -> tuple[int, ...]:
+def fit_correction(
+    form: Form, groups: Sequence[tuple[Rows, Mapping[str, float]]], prior: Sequence[int] = (), ridge: float = 0.5, huber: float = 0.12
+) -> tuple[int, ...]:
     """Residual table in whole percent: ridge regression (towards `prior`) of the log residual, Huber weights, clamped to ±35 %.
 
     groups: rows with the constants of their closed form; several share one table.

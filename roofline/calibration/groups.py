@@ -48,11 +48,11 @@ def groups(form: Form, table: pd.DataFrame, spec_of: SpecOf) -> list[Group]:
         words = dict(zip(columns, map(str, values), strict=True))
         spec = spec_of(words.pop("hardware"))
         key = form.policy(spec.generation, Key(**{"software": "", **words}))
-        versions = part["software_version"].mode() if "software_version" in part else []
+        versions = part["software_version"].mode().tolist() if "software_version" in part else [""]
         for rows in _split(form, _rows(form, part, key, spec)):
             fast = rows.seconds < form.bound(rows.shape, rows.key, rows.spec, True)
             if (~fast).any():
-                found.append(Group(spec.id, rows.take(~fast), str(versions[0]) if len(versions) else "", int(fast.sum())))
+                found.append(Group(spec.id, rows.take(~fast), str(versions[0]), int(fast.sum())))
     return found
 
 

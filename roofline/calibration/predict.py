@@ -39,7 +39,7 @@ def predict_table(
     table = tables.normalised(frame, op)
     out = frame.copy()
     added = pd.DataFrame({**dict.fromkeys(TIMES, np.nan), "calibration": "", "error": ""}, index=table.index)
-    known = {**{name: None for name in FORMS}, **(others or {})}
+    known = {**dict.fromkeys(FORMS), **(others or {})}
     unknown = ~table["op"].isin(known)
     added.loc[unknown, "error"] = table.loc[unknown, "op"].map(lambda kind: f"op: unknown kind {kind!r}; known: {', '.join(known)}")
     for name in tables.kinds(table):

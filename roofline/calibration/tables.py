@@ -30,10 +30,8 @@ def read(path: Path | str) -> pd.DataFrame:
     if not path.is_file():
         raise RecordError(f"{path}: there is no such file")
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, low_memory=False)
+        parquet = path.suffix.lower() in (".parquet", ".pq")
+        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, low_memory=False)
     except ImportError:
         raise MissingDependencyError("pyarrow", "parquet", "reading parquet") from None
     except (ValueError, OSError, UnicodeDecodeError) as error:  # pandas and pyarrow errors are ValueErrors
@@ -109,8 +107,13 @@ def _alpha(routing: str) -> float:
 
 def _plain_experts(table: pd.DataFrame) -> pd.Series:
     """Nemotron's experts (top 22, or 2688 × 1856) have no gate: two matrices (their published configurations: relu²)."""
-    numbers = {name: pd.to_numeric(table.get(name), errors="coerce") for name in ("top_k", "hidden", "intermediate")}
-    return (numbers["top_k"] == 22) | ((numbers["hidden"] == 2688) & (numbers["intermediate"] == 1856))
+    top_k, hidden, inner = (number(table, name) for name in ("top_k", "hidden", "intermediate"))
+    return pd.Series((top_k == 22) | ((hidden == 2688) & (inner == 1856)))
+
+
+def number(table: pd.DataFrame, name: str) -> pd.Series:
+    """A column as numbers, NaN where it holds none or does not exist."""
+    return pd.Series(pd.to_numeric(table[name], errors="coerce") if name in table else np.nan, index=table.index, dtype=np.float64)
 
 
 def require(table: pd.DataFrame, columns: Sequence[str], op: str) -> None:

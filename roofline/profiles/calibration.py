@@ -119,7 +119,8 @@ def _block_lines(block: CalibrationBlock) -> Iterable[str]:
     p = block.provenance
     error = "" if p.held_out_error is None else f", held_out_error: {p.held_out_error:.4g}"
     date = f", date: {_text(p.date)}" if p.date else ""
-    yield f"   provenance: {{source: {_text(p.source)}, version: {_text(p.version)}, rows: {p.rows}, split: {_text(p.split)}{error}{date}}}}}"
+    origin = f"source: {_text(p.source)}, version: {_text(p.version)}, rows: {p.rows}, split: {_text(p.split)}"
+    yield f"   provenance: {{{origin}{error}{date}}}}}"
 
 
 def _text(value: str) -> str:

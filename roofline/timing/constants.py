@@ -16,7 +16,10 @@ from roofline.timing.forms.base import DeviceSpec, Form, Key
 _GENERATION, _GENERIC = 1.0, 5.0
 _SOFTWARE, _KERNEL_KIN, _KERNEL, _DTYPE, _KV_DTYPE, _VARIANT = 2.0, 1.0, 4.0, 6.0, 3.0, 1.0
 _WIDEN = 0.25  # of the log quantiles, per unit of distance
-_GENERIC_SPREAD = (-0.35, 0.35)
+_LIBRARIES = (
+    ("triton", "triton"), ("trtllm", "trtllm"), ("flashinfer", "flashinfer"), ("fidecode", "flashinfer"),
+    ("fiprefill", "flashinfer"), ("torch_flow", "trtllm"), ("flash", "flash"), ("fa", "flash"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ def _shelves(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBl
 
 
 def _mismatch(key: Key, block: CalibrationBlock) -> float:
+    if block.family == "collective":  # another operation is no stand-in; the type of the elements hardly matters
+        return _SOFTWARE * (key.software != block.software) + 20.0 * (key.kernel != block.kernel) + 0.2 * (key.dtype != block.dtype)
     distance = 0.0
     if key.software != block.software and block.software:
         distance += _SOFTWARE
@@ -99,11 +104,7 @@ def _mismatch(key: Key, block: CalibrationBlock) -> float:
 
 def kin(kernel: str) -> str:
     """The library that an attention kernel comes from, so that engines that share one can stand in for each other."""
-    for word, library in (("triton", "triton"), ("trtllm", "trtllm"), ("flashinfer", "flashinfer"), ("fidecode", "flashinfer"),
-                          ("fiprefill", "flashinfer"), ("torch_flow", "trtllm"), ("flash", "flash"), ("fa", "flash")):  # fmt: skip
-        if word in kernel:
-            return library
-    return kernel
+    return next((library for word, library in _LIBRARIES if word in kernel), kernel)
 
 
 def _with_form(key: Key, form: str) -> Key:

@@ -25,8 +25,9 @@ def log_correction(form: Form, shape: Shape, key: Key, spec: DeviceSpec, percent
 
 def basis(form: Form, shape: Shape, key: Key, spec: DeviceSpec) -> Array:
     """The matrix (rows, table values) whose product with the residual values is the log correction."""
-    assert form.grid is not None
     rows = next(iter(shape.values())).shape[0]
+    if form.grid is None:
+        return np.zeros((rows, 0))
     matrix: Array = np.zeros((rows, form.grid.size))
     at = np.arange(rows)
     for index, weight in _corners(form.grid, form.grid.coordinates(shape, key, spec)):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from roofline.profiles.calibration import CalibrationBlock
-from roofline.timing.forms.base import Array, Form, Key, Shape
+from roofline.timing.forms.base import Array, Form, Key, Shape, discrete_value
 
 DEFAULT = (-0.4, 0.4)  # log quantiles of a block that carries none
 UNSEEN = 4.0  # factor for a head_dim that no fitted row had: restored 80 % coverage at head_dim 192
@@ -31,7 +31,7 @@ def unseen(form: Form, shape: Shape, block: CalibrationBlock) -> Array:
     found = np.zeros(rows, dtype=bool)
     for name in form.discrete:
         if name in block.seen:
-            found |= ~np.isin(shape[name], np.asarray(block.seen[name]))
+            found |= ~np.isin(discrete_value(name, shape[name]), np.asarray(block.seen[name]))
     return np.asarray(found)
 
 

@@ -134,6 +134,11 @@ def bands_of(value: Array, edges: tuple[float, ...]) -> NDArray[np.int64]:
     return np.asarray(np.searchsorted(np.asarray(edges), value, side="left"), dtype=np.int64)
 
 
+def discrete_value(name: str, values: Array) -> Array:
+    """The discrete fact in a shape column: the value itself; of a window its class (0 none, 1 below 4096, 2 from there on)."""
+    return np.where(values > 0, np.where(values < 4096, 1.0, 2.0), 0.0) if name == "window" else values
+
+
 def beyond_cache(bytes_: Array, spec: DeviceSpec, hot: bool) -> Array:
     """Bytes that must come from memory: all of them cold; hot, those that the L2 cannot hold."""
     return np.maximum(bytes_ - spec.l2_bytes, 0.0) if hot else bytes_

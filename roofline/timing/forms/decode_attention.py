@@ -133,6 +133,6 @@ DECODE_ATTENTION = Form(
         _coordinates,
     ),
     site=("heads", "kv_heads", "head_dim"),
-    discrete=("head_dim",),
+    discrete=("head_dim", "window"),
     variant=_variant,
 )

@@ -115,15 +115,15 @@ def _constants(key: Key) -> tuple[Constant, ...]:
     return tuple(common)
 
 
-def _candidates(form: str, m: Array) -> list[tuple[int, int, int, Array | None]]:
+def _candidates(form: str, m: Array) -> list[tuple[int, int, int, NDArray[np.bool_] | None]]:
     """(tile m, tile n, split, rows where allowed or None for all) under a policy."""
     if form == "B nosplit":
         return [(tm, tn, 1, None) for tm, tn in _TILES]
+    small: NDArray[np.bool_] = m <= 128
     if form == "B cut":
-        return [(64, 64, 1, m <= 64), (64, 128, 1, (m > 64) & (m <= 128)), (128, 128, 1, m > 128)]
+        return [(64, 64, 1, m <= 64), (64, 128, 1, small & (m > 64)), (128, 128, 1, ~small)]
     if form == "B cutm":
-        free = [(tm, tn, s, m <= 128) for tm, tn in _TILES for s in _SPLITS]
-        return [*free, (128, 128, 1, m > 128)]
+        return [*((tm, tn, s, small) for tm, tn in _TILES for s in _SPLITS), (128, 128, 1, ~small)]
     return [(tm, tn, s, None) for tm, tn in _TILES for s in _SPLITS]
 
 

@@ -108,5 +108,5 @@ PREFILL_ATTENTION = Form(
         _coordinates,
     ),
     site=("heads", "kv_heads", "head_dim"),
-    discrete=("head_dim",),
+    discrete=("head_dim", "window"),
 )
