@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from microbench.measure import ROOF, check_roof, measure
 from microbench.stopping import Rule
 from roofline.errors import UntrustworthyError
+from roofline.profiles import hardware
 from roofline.profiles.hardware import Hardware
 from tests.microbench.fakes import FakeDevice, fake_case
 
@@ -96,6 +99,19 @@ def test_cold_bytes_above_the_bandwidth_mean_a_cache() -> None:
 def test_without_a_datasheet_there_is_no_roof_to_break() -> None:
     found = run(FakeDevice(), fake_case("unknown", flops=1e30, compute="fp32"))
     check_roof(found, FakeDevice())
+
+
+def test_a_measured_profile_is_no_roof(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    figure = '{value: "%s", source: bench, kind: measured}'
+    path.write_text(
+        f"id: m\nvendor: x\nname: x\nsparsity: dense\nmemory_bytes: {figure % '1 GB'}\nmemory_bandwidth: {figure % '1 MB/s'}\n"
+        f"peaks:\n  fp32: {figure % '1 GFLOP/s'}\n",
+        encoding="utf-8",
+    )
+    profile = hardware.load(path)
+    found = run(FakeDevice(profile=profile), fake_case("faster than last time", flops=2e6, compute="fp32"))
+    assert found.notes["flops"] / found.median_s > profile.peak("fp32")
 
 
 def test_a_ring_that_is_too_short_is_said_to_be() -> None:
