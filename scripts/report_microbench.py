@@ -20,6 +20,7 @@ from microbench.sweep import drift
 from roofline import units
 from roofline.calibration.machine import FAMILIES, Machine, fit_machine
 from roofline.records import Measurement, read_jsonl
+from roofline.timing.host import PREFIX
 
 
 def measurements(path: Path) -> list[Measurement]:
@@ -115,10 +116,10 @@ def calibration(machine: Machine) -> list[str]:
     """Held-out errors and constants by family and dtype."""
     lines = ["| family | dtype | shapes | median error held out | 90th percentile | constants |", "|---|---|---|---|---|---|"]
     for block in machine.blocks:
-        errors = [h.error for h in machine.held_out if (h.family, h.dtype) == (block.family, block.dtype)]
+        errors = [h.error for h in machine.held_out if (PREFIX + h.family, h.dtype) == (block.family, block.dtype)]
         constants = ", ".join(f"{name} {value:g}" for name, value in block.constants.items())
         half, most = (percent(np.quantile(errors, q)) for q in (0.5, 0.9))
-        lines.append(f"| {block.family} | {block.dtype} | {block.provenance.rows} | {half} | {most} | {constants} |")
+        lines.append(f"| {block.family.removeprefix(PREFIX)} | {block.dtype} | {block.provenance.rows} | {half} | {most} | {constants} |")
     return lines
 
 

@@ -25,7 +25,7 @@ from roofline.profiles.calibration import CalibrationBlock, Provenance
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Attention
 from roofline.records import Measurement
-from roofline.timing.host import FORM, host_op_s
+from roofline.timing.host import FORM, PREFIX, host_op_s
 
 FAMILIES = ("gemm", "prefill_attention", "decode_attention")
 LEAST_SHAPES = 5
@@ -182,7 +182,7 @@ def _block(
     logs = [float(np.log(h.measured_s / h.predicted_s)) for h in held_out]
     low, high = (float(np.quantile(logs, q)) for q in (0.1, 0.9)) if logs else (-1.0, 1.0)
     return CalibrationBlock(
-        family=family, software="torch", software_version=sample.software.get("torch", ""), dtype=dtype, form=FORM,
+        family=PREFIX + family, software="torch", software_version=sample.software.get("torch", ""), dtype=dtype, form=FORM,
         constants=_fit(rows, roofs),
         interval_log_quantiles={"all": (round(low, 4), round(high, 4))},
         provenance=Provenance(

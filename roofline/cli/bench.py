@@ -271,7 +271,7 @@ def write_profile(found: list[Measurement], here: Device, path: Path) -> None:
         raise InputError("a GPU has a datasheet profile: write --table FILE.csv and fit it with `roofline calibrate FILE.csv -H HW`")
     machine = fit_machine(found)
     write_atomically(path, profile_text(machine, detect.cpu().memory_bytes or 0.0))
-    fitted = [f"{b.family} {b.dtype} {100 * (b.provenance.held_out_error or 0):.1f} %" for b in machine.blocks]
+    fitted = [f"{b.family.removeprefix('host_')} {b.dtype} {100 * (b.provenance.held_out_error or 0):.1f} %" for b in machine.blocks]
     _say(f"{path}: calibrated profile (median error on shapes left out: {', '.join(fitted) or 'nothing fitted'}); use it with -H {path}")
 
 

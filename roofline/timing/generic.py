@@ -16,6 +16,7 @@ from roofline.ledger import Op
 from roofline.ledger.ops import Array
 from roofline.profiles.hardware import Hardware
 from roofline.timing.bound import link_bandwidth, op_bound_s
+from roofline.timing.host import calibrated_s
 from roofline.timing.peaks import effective_peak
 
 
@@ -50,7 +51,13 @@ SPREAD = (0.7, 1.5)  # 80 % interval of a kernel that these constants price, as 
 
 
 def expected_op_s(op: Op, hardware: Hardware, constants: Generic = DEFAULTS) -> Array:
-    """Expected time of one run of `op` in seconds, cold operands; never below its hard bound."""
+    """Expected time of one run of `op` in seconds, cold operands; never below its hard bound.
+
+    A profile measured on the machine itself (timing.host) is used before the constants of all devices.
+    """
+    own = calibrated_s(op, hardware)
+    if own is not None:
+        return np.maximum(own, op_bound_s(op, hardware))
     form = {
         "gemm": _gemm,
         "moe": _moe,

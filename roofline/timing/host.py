@@ -17,6 +17,7 @@ from roofline.profiles.hardware import Hardware
 from roofline.timing.forms.base import pnorm
 
 FORM = "host"
+PREFIX = "host_"  # of the family of a block in this form, so that a GPU's form never takes it for one of its own
 PACKED_ROWS = 3  # rows from which a matrix product is no longer run as matrix-vector products
 KEY_BLOCK = 512  # keys that PyTorch's CPU flash attention computes at once, masked or not (ATen FlashAttentionKernel.cpp)
 
@@ -37,6 +38,14 @@ def host_op_s(op: Op, hardware: Hardware, constants: Mapping[str, float]) -> Arr
         width = op.shape["head_dim"] + op.shape["v_head_dim"]
         extra = constants["extra"] * 1e-9 * np.asarray(executed) / (2 * width)  # FLOPs are 2 · pairs · heads · width
     return np.asarray(constants["t0_us"] * 1e-6 + pnorm(np.asarray(compute), np.asarray(memory), constants["p"]) + extra)
+
+
+def calibrated_s(op: Op, hardware: Hardware) -> Array | None:
+    """host_op_s with the constants of this device's profile, or None where it has none for such an op."""
+    for block in hardware.calibration:
+        if block.family == PREFIX + op.kind and block.dtype in (op.weight_dtype, op.compute) and not op.shape.get("mla"):
+            return host_op_s(op, hardware, block.constants)
+    return None
 
 
 def _executed_share(op: Op) -> Array:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from roofline.batch import Batch
 from roofline.ledger import Op, Precision, build_ledger
+from roofline.profiles.calibration import CalibrationBlock, Provenance
 from roofline.profiles.catalog import load_model
 from roofline.profiles.hardware import Hardware
-from roofline.timing.host import executed_pairs, host_op_s
+from roofline.timing.generic import expected_op_s
+from roofline.timing.host import calibrated_s, executed_pairs, host_op_s
 
 CPU = Hardware(id="cpu", vendor="x", name="x", memory_bytes=1e9, memory_bandwidth=1e10, peaks={"fp32": 1e11, "bf16": 1e11})
 CONSTANTS = {"t0_us": 5.0, "ec": 0.5, "em": 0.8, "p": 1.0, "extra": 0.5}
@@ -30,6 +33,15 @@ def test_gemm_by_hand(m: int) -> None:
     if m >= 3:
         seconds += 0.5 * 4 * n * k / 0.8e10
     assert float(host_op_s(gemm(m, n, k), CPU, CONSTANTS)) == pytest.approx(seconds)
+
+
+def test_a_profile_with_constants_is_used_before_those_of_all_devices() -> None:
+    block = CalibrationBlock(family="host_gemm", software="torch", dtype="fp32", constants=CONSTANTS, provenance=Provenance(source="test"))
+    measured = CPU.model_copy(update={"calibration": (block,)})
+    op = gemm(64, 300, 500)
+    assert float(expected_op_s(op, measured)) == float(host_op_s(op, CPU, CONSTANTS))
+    assert float(expected_op_s(op, CPU)) != float(expected_op_s(op, measured))
+    assert calibrated_s(replace(op, compute="bf16"), measured) is None
 
 
 @pytest.mark.parametrize(
