@@ -35,6 +35,17 @@ def format_of(path: Path) -> str:
     return found
 
 
+def check_place(path: Path) -> None:
+    """Raises InputError or RooflineError when a file cannot be written there: before the work rather than after it."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give a file name")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise RooflineError(f"{path}: cannot write: there is no folder {path.parent}")
+    if not os.access(folder, os.W_OK):
+        raise RooflineError(f"{path}: cannot write: the folder {path.parent} is read-only for you")
+
+
 def image(chart: Chart, form: str) -> bytes:
     """The drawn figure as a file of one of FORMATS."""
     out = io.BytesIO()
@@ -83,8 +94,7 @@ def write_all(files: Mapping[Path, bytes]) -> None:
     waiting: dict[Path, str] = {}
     try:
         for path, content in files.items():
-            if path.is_dir():
-                raise InputError(f"{path}: is a folder; give a file name")
+            check_place(path)
             with tempfile.NamedTemporaryFile("wb", dir=path.resolve().parent, prefix=f".{path.name[:60]}.", delete=False) as file:
                 waiting[path] = file.name
                 file.write(content)

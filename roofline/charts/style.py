@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import matplotlib as mpl
@@ -109,13 +109,15 @@ def _settings(families: list[str]) -> dict[Any, Any]:
 
 
 def frame(figure: FigureBase, title: str, subtitle: str, footer: Sequence[str]) -> None:
-    """The finding as title, what is shown below it, and the footer: device, version, command."""
+    """The finding as title, what is shown below it, and a footer of three lines: device, version and basis, then the command."""
     width = 72 * WIDTH * 0.965
     lines = wrapped(shortened(title, 1.9 * width, TITLE_SIZE, bold=True), width, TITLE_SIZE, bold=True)[:2]
     figure.text(0.018, 0.972, "\n".join(lines), size=TITLE_SIZE, weight="bold", va="top", linespacing=1.2)
     figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, width, SMALL), size=SMALL, color=MUTED, va="top")
-    small = [line for text in footer for line in wrapped(text, width, TINY)]
-    figure.text(0.018, 0.016, "\n".join(small[:3]), size=TINY, color=MUTED, va="bottom", linespacing=1.25)
+    *first, last = footer
+    end = wrapped(last, width, TINY)[:2]
+    start = [line for text in first for line in wrapped(shortened(text, 0.95 * width * (3 - len(end)), TINY), width, TINY)]
+    figure.text(0.018, 0.016, "\n".join([*start[: 3 - len(end)], *end]), size=TINY, color=MUTED, va="bottom", linespacing=1.25)
 
 
 def panels(figure: FigureBase, columns: int = 1, *, right: float = RIGHT, left: float = LEFT, gap: float = 0.115) -> list[Axes]:
@@ -130,6 +132,7 @@ def _face(bold: bool) -> FT2Font:
     return fonts.get_font(fonts.findfont(fonts.FontProperties(family=["DejaVu Sans"], weight="bold" if bold else "normal")))
 
 
+@lru_cache(maxsize=8192)
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Width of a line in points. What another font must draw, or none can, counts a quarter more than a square."""
     face = _face(bold)

@@ -13,7 +13,8 @@ from roofline.charts.chart import Chart, Request, Row
 from roofline.charts.pricing import launch_seconds, op_seconds
 from roofline.ledger import build_ledger
 from roofline.timing.bound import op_bound_s
-from roofline.timing.step import StepPrice, as_run
+from roofline.timing.calibrated import as_run
+from roofline.timing.step import StepPrice
 
 
 def waterfall(request: Request) -> Chart:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.charts import KINDS, Chart, build
-from roofline.charts.save import format_of, save
+from roofline.charts.save import check_place, format_of, save
 from roofline.cli import options
 from roofline.cli.drawing import BatchSize, Devices, command_line, request_of
 from roofline.cli.output import Answer, emit
@@ -64,6 +64,7 @@ def chart(
     """
     if output is not None:
         format_of(output)
+        check_place(output)
     elif not (as_json or as_csv):
         raise InputError(f"where to? add -o {kind}.pdf (or .png, .svg), or --csv or --json for the data alone")
     memory = {

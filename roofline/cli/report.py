@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from roofline.charts.save import check_place
 from roofline.cli import options
 from roofline.cli.drawing import BatchSize, command_line, request_of
 from roofline.cli.output import Answer, emit
@@ -55,6 +56,7 @@ def report(
     HTML is one file that opens offline. The same input gives the same bytes. Exit code 3: it does not fit, or misses --goodput.
     """
     format_of(output)
+    check_place(output)
     results = [read_result(path) for path in include or []]
     memory = {
         "engine_version": engine_version, "utilization": utilization, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs,
