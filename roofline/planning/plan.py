@@ -92,7 +92,7 @@ class Plan:
 def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_options: Any) -> Plan:
     """The plan of a setup for a load. memory_options: those of capacity.memory_plan (engine comes from the setup).
 
-    price: dollars per GPU and hour (default: the cheapest on-demand price in the profile). Never raises because something
+    price: dollars per GPU and hour (default: the cheapest dated on-demand price in the profile). Never raises because something
     does not fit: see Plan.fits and Plan.meets_load.
     """
     options: Mapping[str, Any] = {"engine": setup.engine} | memory_options
@@ -155,7 +155,7 @@ def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape:
 
 def _cost(setup: Setup, need: Need | None, load: Load, price: Price | None) -> Cost | None:
     """Dollars per hour and per million output tokens; None without a price or a load."""
-    on_demand = [p for p in setup.hardware.prices if "demand" in p.terms]
+    on_demand = [p for p in setup.hardware.prices if "demand" in p.terms and p.as_of[:4].isdigit()]
     chosen = price or min(on_demand, key=lambda p: p.usd_per_gpu_hour, default=None)
     if chosen is None or need is None:
         return None
