@@ -104,7 +104,8 @@ class Exchange:
         if head is None:
             return Failure(failures.BAD_HTTP, "a response without a head")
         if head.status != 200:
-            return Failure(str(head.status), error_message(self._error_body), _retry_after(head))
+            moved = f"moved to {head.headers['location']}" if 300 <= head.status < 400 and "location" in head.headers else ""
+            return Failure(str(head.status), moved or error_message(self._error_body), _retry_after(head))
         if self._error_body or "event-stream" not in head.headers.get("content-type", "event-stream"):
             return Failure(failures.NOT_A_STREAM, f"{head.headers.get('content-type')}: {error_message(self._error_body)}")
         for payload in self._parser.finish():

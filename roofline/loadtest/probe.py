@@ -97,6 +97,8 @@ def explained(failure: Failure, wire: Wire) -> RooflineError:
         wrong_model = "model" in failure.detail.lower()
         fix = f"`--model {wire.model}` is not there; GET {target.api}/models lists what is" if wrong_model else _path_hint(target, wire)
         return InputError(f"{target.url}: 404{said}; {fix}")
+    if kind in _MOVED:
+        return InputError(f"{target.url}: the server redirects ({kind}{said}): give the address that it names")
     if kind in ("400", "413", "422"):
         fix = "shorten --input-len or --output-len" if _about_length(failure.detail) else "for a server without ignore_eos: --no-ignore-eos"
         return InputError(f"{target.url}: the server refuses the request ({kind}{said}); {fix}")
@@ -113,7 +115,9 @@ def _about_length(text: str) -> bool:
     return any(word in text.lower() for word in ("length", "context", "too long", "max_tokens", "maximum"))
 
 
+_MOVED = ("301", "302", "307", "308")
 FATAL = failures.NO_CONNECTION | {
+    *_MOVED,
     *("400", "401", "403", "404", "405", "413", "422"),
     failures.NO_CONTENT,
     failures.NOT_A_STREAM,

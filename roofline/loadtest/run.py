@@ -81,7 +81,7 @@ class Outcome:
     def error_rate(self) -> float:
         """Failed requests / all, warm-up left out; 0 of nothing."""
         failed = sum(each.data.failed for each in self.stages)
-        total = failed + sum(each.data.ok for each in self.stages)
+        total = sum(each.data.total for each in self.stages)
         return failed / total if total else 0.0
 
     @property
@@ -101,9 +101,11 @@ class Outcome:
         rungs = []
         for each in self.stages:
             streams = each.stage.concurrency or 1
+            if each.data.total < streams:
+                continue
             hits = met(each.data, self.settings.levels_s)
             e2el = each.data.column("e2el_s")[each.data.steady(streams)]
-            rungs.append(knee.Rung(streams, e2el, hits, each.data.ok + each.data.failed))
+            rungs.append(knee.Rung(streams, e2el, hits, each.data.total))
         return knee.find(rungs, service_levels=bool(self.settings.levels_s), seed=self.settings.seed)
 
     def unbatched(self) -> list[str]:
@@ -299,8 +301,7 @@ class LoadTest:
         while True:
             await asyncio.sleep(0.2)
             self._journal.flush()
-            done = data.ok + data.failed
-            self._show(Progress(stage.title, done, len(stage.workload), data.failed, data.output_tokens, monotonic() - began))
+            self._show(Progress(stage.title, data.total, len(stage.workload), data.failed, data.output_tokens, monotonic() - began))
 
     async def _metrics(self) -> dict[str, float]:
         """The server's /metrics page; empty if it has none, and then it is not asked again."""

@@ -78,15 +78,20 @@ class StageData:
         return self.errors.total()
 
     @property
+    def total(self) -> int:
+        """Good and failed requests."""
+        return self.ok + self.failed
+
+    @property
     def duration_s(self) -> float:
         """From the first start to the last end."""
         return max(self.last_s - self.first_s, 0.0) if self.ok else 0.0
 
     def steady(self, concurrency: int) -> NDArray[np.bool_]:
-        """Which good requests of a closed loop began after the first wave; all of them if there is only that wave."""
+        """Which good requests of a closed loop began after the first wave; all of them if less than a whole wave did."""
         index = np.array(self.index)
         after = index >= concurrency
-        return after if after.any() else np.ones(len(index), dtype=bool)
+        return after if after.any() and self.total >= 2 * concurrency else np.ones(len(index), dtype=bool)
 
     def mismatched(self) -> int:
         """Good requests whose output the server or a tokenizer counted differently from what was asked for."""
@@ -172,7 +177,7 @@ def describe(data: StageData, concurrency: int | None, levels: Mapping[str, floa
         "chunks": int(np.sum(data.tokens["chunks"])),
         "mean_in_flight": float(e2el.sum()) / span if data.ok else 0.0,
     }
-    if concurrency and data.ok:
+    if concurrency and data.ok and data.total >= concurrency:
         mean = float(e2el[data.steady(concurrency)].mean())
         result["steady_requests_per_s"] = concurrency / mean
         result["steady_output_tokens_per_s"] = concurrency / mean * float(outputs.mean())
@@ -180,7 +185,7 @@ def describe(data: StageData, concurrency: int | None, levels: Mapping[str, floa
     if len(answer) and not np.allclose(answer, data.column("ttft_s"), equal_nan=True):
         result["ttft_answer_s"] = summary(answer)
     if levels:
-        hits, total = met(data, levels), data.ok + data.failed
+        hits, total = met(data, levels), data.total
         low, high = wilson(hits, total)
         result["goodput"] = {
             "levels_s": dict(levels),
@@ -190,6 +195,8 @@ def describe(data: StageData, concurrency: int | None, levels: Mapping[str, floa
             "requests_per_s": hits / span,
         }
     result["warnings"] = warnings(data)
+    if concurrency and data.total < concurrency:
+        result["warnings"].append(f"{data.total} requests are fewer than {concurrency} streams: the load was lower; --requests-per-stage")
     return result
 
 

@@ -224,6 +224,15 @@ def test_strange_answers(answer: bytes, kind: str) -> None:
     assert found["stages"][0]["errors"] == {kind: 4}
 
 
+def test_a_redirect_is_named() -> None:
+    def answer(connection: socket.socket) -> None:
+        request_of(connection)
+        connection.sendall(page(b"", status=308, more=b"Location: https://elsewhere/v1\r\n"))
+
+    with raw_server(answer) as url, pytest.raises(InputError, match=r"redirects \(308: moved to https://elsewhere/v1\)"):
+        run(url, warmup=1)
+
+
 def test_retry_after_is_respected() -> None:
     """After a 429 that asks for 0.4 s, a stream sends nothing for that long."""
     times: list[float] = []

@@ -81,6 +81,16 @@ def test_describe() -> None:
     assert found["output_tokens"] == {"requested_mean": 5, "mean": 5, "total": 20, "mismatched": 0}
 
 
+def test_the_first_wave_is_left_out_of_steady_figures() -> None:
+    def steady(n: int, streams: int) -> int:
+        return int(stage(record(k) for k in range(n)).steady(streams).sum())
+
+    assert (steady(8, 2), steady(4, 2), steady(3, 2), steady(2, 4)) == (6, 2, 3, 2)
+    few = describe(stage(record(k) for k in range(3)), 4, {})
+    assert "3 requests are fewer than 4 streams" in few["warnings"][-1]
+    assert "steady_requests_per_s" not in few
+
+
 def test_service_levels() -> None:
     data = stage(
         [record(0, ttft=0.1, gap=0.01), record(1, ttft=0.3, gap=0.01), record(2, ttft=0.1, gap=0.05), record(3, ttft=0.1, tokens=1)]
