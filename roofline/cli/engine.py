@@ -86,6 +86,7 @@ def engine(
     temperature: Annotated[float, typer.Option(min=0, help="0: greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Share of probability to sample from.")] = 1.0,
     graphs: Annotated[bool, typer.Option(help="Replay decode steps from CUDA graphs (on cuda only).")] = True,
+    attention: Annotated[Literal["sdpa", "flash"], typer.Option(help="How KV pages are read; flash on cuda with 16-bit types.")] = "sdpa",
     compiler: Annotated[str, typer.Option("--compile", metavar="BACKEND", help="Compile the decoder, e.g. with inductor.")] = "",
     threads: Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: as PyTorch chooses.")] = 0,
     tp: options.Tp = 1,
@@ -110,7 +111,7 @@ def engine(
         torch.set_num_threads(threads)
     how = build.Options(
         device, dtype, _format(weights, dtype), _format(kv_dtype, dtype), kv_blocks, block_size, seed,
-        "graphs" if graphs and device == "cuda" else "eager", compiler,
+        "graphs" if graphs and device == "cuda" else "eager", compiler, attention,
     )  # fmt: skip
     setup = build.check(
         load_model(model),
@@ -232,7 +233,7 @@ def _answer(setup: Setup, run: Run, inputs: dict[str, Any]) -> Answer:
     blocks: list[Block] = [Heading(f"{setup.model.name} on {how.device} ({kind})"), Paragraph(text), table]
     if run.rejected:
         blocks.append(Paragraph(f"{len(run.rejected)} rejected: {next(iter(run.rejected.values()))}", style="yellow"))
-    backend = "paged blocks gathered, then scaled_dot_product_attention"
+    backend = "FlashAttention on the pages" if how.attention == "flash" else "pages gathered, then scaled_dot_product_attention"
     assumptions = [*setup.assumptions, f"attention: {backend}; {_torch().get_num_threads()} CPU threads" * (how.device == "cpu")]
     assumptions = [note for note in assumptions if note]
     resolved = inputs | {"trace": str(inputs["trace"] or ""), "records": str(inputs["records"] or ""), "mode": how.mode}

@@ -36,6 +36,16 @@ class Group:
         return self.tables.shape[0]
 
     @property
+    def starts(self) -> Tensor:
+        """(rows + 1), int32: where each row's queries begin among those of the group."""
+        return torch.arange(self.rows + 1, device=self.tables.device, dtype=torch.int32) * self.new
+
+    @property
+    def lengths(self) -> Tensor:
+        """(rows), int32: tokens of each sequence after this pass."""
+        return (self.positions[:, -1] + 1).int()
+
+    @property
     def span(self) -> slice:
         """Its tokens in the pass."""
         return slice(self.first, self.first + self.rows * self.new)
@@ -65,11 +75,15 @@ class Pass:
 
 @dataclass(frozen=True)
 class Scores:
-    """How scores become weights. scale: on q · k; window: positions seen, the own one included; softcap: cap · tanh(score / cap)."""
+    """How scores become weights. scale: on q · k; window: positions seen, the own one included; softcap: cap · tanh(score / cap).
+
+    flash: read the pages with PyTorch's FlashAttention instead of gathering them (CUDA, 16-bit types).
+    """
 
     scale: float
     window: int | None = None
     softcap: float | None = None
+    flash: bool = False
 
 
 def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerKv, step: Pass, scores: Scores) -> Tensor:
@@ -84,15 +98,41 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, cache: LayerKv, step: Pass,
         if group.cold and scores.window is None and scores.softcap is None and cache.keys.scales is None:
             keys, values = k[group.span].unflatten(0, (rows, new)), v[group.span].unflatten(0, (rows, new))
             out = causal(queries, keys, values, scores.scale)
+        elif scores.flash and scores.softcap is None and cache.keys.scales is None:
+            out = flash(queries, cache, group, scores)
         else:
             out = attend(queries, cache.keys.read(group.tables), cache.values.read(group.tables), group.mask(scores.window), scores)
         outs.append(out.flatten(0, 1))
     return torch.cat(outs) if len(outs) > 1 else outs[0]
 
 
+def flash(q: Tensor, cache: LayerKv, group: Group, scores: Scores) -> Tensor:
+    """Attention straight from the pages of an unquantised cache. q, and what is returned: (rows, new, heads, width)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert cache.values is not None  # noqa: S101 - not a latent cache
+    keys, values = cache.keys.pages, cache.values.pages
+    out = varlen_attn(
+        q.flatten(0, 1),
+        keys,
+        values,
+        group.starts,
+        None,
+        group.new,
+        group.tables.shape[1] * group.block_size,
+        scale=scores.scale,
+        window_size=(-1 if scores.window is None else scores.window - 1, 0),
+        enable_gqa=q.shape[2] != keys.shape[2],
+        seqused_k=group.lengths,
+        block_table=group.tables.int(),
+    )
+    assert isinstance(out, Tensor)  # noqa: S101 - a pair only where the sums are asked for
+    return out.unflatten(0, (group.rows, group.new))
+
+
 def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Attention among new tokens only. (rows, new, heads, width)."""
-    out = F.scaled_dot_product_attention(
+    out: Tensor = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
     )
     return out.transpose(1, 2)

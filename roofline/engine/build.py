@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ class Options:
 
     dtype: of activations and unquantised weights; weights, kv: storage formats in place of it ("" = none); num_blocks: KV blocks of
     block_size tokens, the null block included. mode: see Runner. compiler: backend of torch.compile ("" = do not compile).
+    attention: "sdpa" gathers pages, "flash" reads them where they lie (CUDA, fp16 or bf16).
     """
 
     device: str = "cpu"
@@ -43,6 +44,7 @@ class Options:
     seed: int = 0
     mode: str = "eager"
     compiler: str = ""
+    attention: str = "sdpa"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -77,7 +79,7 @@ class Setup:
     speculation: Speculation | None
     ranks: Ranks
     positions: int
-    assumptions: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = ()
 
     def static_scheduler(self, batch_size: int, reserve_tokens: int | None = None) -> ReservedScheduler:
         """Static batches of so many requests, each with KV for `reserve_tokens` (the longest sequence unless given)."""
@@ -133,6 +135,10 @@ def check(
     KvFormat(options.torch_dtype, options.kv)
     if options.mode not in MODES or (options.mode == "graphs" and device.type != "cuda"):
         raise InputError(f"mode {options.mode!r}: {', '.join(MODES)}; graphs need a CUDA device")
+    if options.attention not in ("sdpa", "flash"):
+        raise InputError(f"attention {options.attention!r}: sdpa or flash")
+    if options.attention == "flash" and (device.type != "cuda" or options.torch_dtype.itemsize != 2):
+        raise InputError(f"flash attention needs a CUDA device and fp16 or bf16, not {options.device} and {options.dtype}; use sdpa")
     longest = model.max_position_embeddings or 1 << 20
     if max_model_len is not None and not 1 <= max_model_len <= longest:
         raise InputError(f"max_model_len {max_model_len}: {model.name} has {longest} positions")

@@ -23,11 +23,6 @@ class Step:
     emitted: dict[str, list[int]] = field(default_factory=dict)
     finished: list[Request] = field(default_factory=list)
 
-    @property
-    def drafted(self) -> int:
-        """Drafts that were verified."""
-        return sum(row.drafts for row in self.rows)
-
 
 class Engine:
     """add_request, abort and step; nothing else changes its state.

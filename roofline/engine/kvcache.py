@@ -61,6 +61,11 @@ class Vectors:
             return values
         return (values.float() * self._blocks(self.scales, tables)).to(self._dtype)
 
+    @property
+    def pages(self) -> Tensor:
+        """(blocks, block_size, heads, width) as they are stored."""
+        return self.values.view(-1, self._block, *self.values.shape[1:])
+
     def _blocks(self, store: Tensor, tables: Tensor) -> Tensor:
         rows, width = tables.shape
         blocks = store.view(-1, self._block, *store.shape[1:])

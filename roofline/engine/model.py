@@ -67,10 +67,11 @@ def build_decoder(
     positions: int,
     fmt: str = "",
     ranks: Ranks | None = None,
+    flash: bool = False,
 ) -> Decoder:
     """The decoder of one rank. positions: longest sequence; fmt: storage of the layers' matrices (see linear; the router, MLA's
-    expansion, embeddings and head keep `dtype`)."""
-    build = _Builder(model, numerics, weights, dtype, device, positions, fmt, ranks or Ranks())
+    expansion, embeddings and head keep `dtype`); flash: see Scores."""
+    build = _Builder(model, numerics, weights, dtype, device, positions, fmt, ranks or Ranks(), flash)
     return build.decoder()
 
 
@@ -85,9 +86,11 @@ class _Builder:
         positions: int,
         fmt: str,
         ranks: Ranks,
+        flash: bool,
     ) -> None:
         self.model, self.numerics, self.weights, self.ranks = model, numerics, weights, ranks
         self.dtype, self.device, self.positions, self.fmt = dtype, device, positions, fmt
+        self.flash = flash
         self._rotaries: dict[tuple[Rope, int], Rotary] = {}
 
     def decoder(self) -> Decoder:
@@ -140,7 +143,7 @@ class _Builder:
             (mixer.heads // size, max(mixer.kv_heads // size, 1)),
             (mixer.head_dim, mixer.value_dim),
             self.rotary(rope, mixer.head_dim),
-            Scores(how.query_scale or mixer.head_dim**-0.5, mixer.window, how.attention_softcap),
+            Scores(how.query_scale or mixer.head_dim**-0.5, mixer.window, how.attention_softcap, self.flash),
             self.ranks,
             (self.norm(f"{prefix}q_norm.weight"), self.norm(f"{prefix}k_norm.weight")) if mixer.qk_norm == "head" else None,
         )

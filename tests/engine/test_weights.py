@@ -151,6 +151,7 @@ def test_sampling() -> None:
             Sampling(*wrong)
 
 
+@pytest.mark.slow
 def test_a_compiled_decoder_says_the_same() -> None:
     setup = check(tiny.model(), Options(dtype="fp64", block_size=4, num_blocks=64, compiler="eager"))
     engine = build_engine(setup, setup.scheduler(), debug=True)
