@@ -1,7 +1,7 @@
 """Runs every `$ roofline …` line of README.md and docs/ and puts its real output below it: python scripts/refresh_docs.py [--check].
 
 A block that starts with ```console holds commands and what they print. A command is a shell line, so it may end in `| head -5`;
-the width is 96 columns. --check changes nothing and exits with 1 when an output differs.
+the width is 96 columns. What needs a server or a GPU belongs in a ```sh block, which is not run. --check changes nothing and exits with 1 when an output differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ def output_of(command: str) -> str:
     env = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(CHECKOUT), "COLUMNS": str(WIDTH), "NO_COLOR": "1", "PYTHONUTF8": "1"}
     env.pop("ROOFLINE_PROFILE_PATH", None)
     done = subprocess.run(
-        ["bash", "-c", _SHELL + command], cwd=CHECKOUT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        ["bash", "-c", _SHELL + command],
+        cwd=CHECKOUT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
     )
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
