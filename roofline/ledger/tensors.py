@@ -113,8 +113,9 @@ def parameters(model: Model) -> int:
 
 
 def active_parameters(model: Model) -> int:
-    """Parameters that one token uses: of the routed experts only top_k; the embedding table counts as one row."""
-    total = parameters(model) - (0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size) + model.hidden_size
+    """Parameters that one token uses: of the routed experts only top_k; an embedding table that is not the head too counts as one row."""
+    unused = 0 if model.tie_word_embeddings else (model.vocab_size - 1) * model.hidden_size
+    total = parameters(model) - unused
     for name, count in Counter(model.stack).items():
         layer = model.layers[name]
         if isinstance(layer.ffn, MoE):

@@ -21,7 +21,7 @@ def outer(c: Keys, *, tie: bool = False, dtype: str = "bf16") -> dict[str, Any]:
         c.assume(f"no dtype is given: {dtype}")
         given = dtype
     names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-    if given not in names:
+    if not isinstance(given, str) or given not in names:
         raise c.fail(c.first("dtype", "torch_dtype"), f"{given!r} is not supported; supported: bfloat16, float16, float32")
     return {
         "hidden_size": c.whole("hidden_size"),

@@ -85,7 +85,7 @@ def _quantise(draft: Draft, config: Keys | None, side: Keys | None) -> None:
     layers = len(draft.layers) + sum(len(extra.layers) for extra in draft.extras)
     recipes = []
     for keys in (config, side):
-        if keys is not None and (keys.raw("quant_method") or keys.raw("quant_algo")):
+        if keys is not None and keys.data:
             quantization.check_layers(keys, layers)
             recipes.append(quantization.recipe_of(keys))
     if recipes:
