@@ -1,7 +1,8 @@
 """Runs every `$ roofline …` line of README.md and docs/ and puts its real output below it: python scripts/refresh_docs.py [--check].
 
 A block that starts with ```console holds commands and what they print. A command is a shell line, so it may end in `| head -5`;
-the width is 96 columns. What needs a server or a GPU belongs in a ```sh block, which is not run. --check changes nothing and exits with 1 when an output differs.
+the width is 96 columns. What needs a server or a GPU belongs in a ```sh block, which is not run.
+--check changes nothing and exits with 1 when an output differs.
 """
 
 from __future__ import annotations
