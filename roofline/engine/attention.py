@@ -127,7 +127,8 @@ def flash(q: Tensor, cache: LayerKv, group: Group, scores: Scores) -> Tensor:
         block_table=group.tables.int(),
     )
     assert isinstance(out, Tensor)  # noqa: S101 - a pair only where the sums are asked for
-    return out.unflatten(0, (group.rows, group.new))
+    split: Tensor = out.unflatten(0, (group.rows, group.new))
+    return split
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
