@@ -107,8 +107,8 @@ def _documented_default(path: tuple[str, ...]) -> bool:
     return path[-1] in {
         "tie_word_embeddings", "attention_bias", "use_routing_bias", "first_k_dense_replace", "mlp_layer_types", "n_shared_experts",
         "indexer_types", "index_topk_freq", "index_skip_topk_offset", "shared_expert_intermediate_size", "moe_latent_size",
-        "num_hash_layers", "hc_mult", "moe_shared_expert_intermediate_size", "attention_k_eq_v", "num_global_key_value_heads", "q_lora_rank",
-        "layer_types", "use_conv_bias",
+        "num_hash_layers", "hc_mult", "moe_shared_expert_intermediate_size", "attention_k_eq_v", "num_global_key_value_heads",
+        "q_lora_rank", "layer_types", "use_conv_bias",
     }  # fmt: skip
 
 

@@ -80,6 +80,8 @@ class Keys:
         """A text, one of `allowed` if given."""
         value = self.raw(name)
         value = default if value is None else value
+        if value is None:
+            raise self.fail(name, f"the key {name!r} is missing")
         if not isinstance(value, str):
             raise self.fail(name, f"must be text, found {_short(value)}")
         if allowed and value not in allowed:
