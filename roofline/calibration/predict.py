@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from roofline.calibration import tables
+from roofline.calibration.single_stream import predict_streams
 from roofline.errors import InputError, RooflineError
 from roofline.profiles.calibration import CalibrationBlock
 from roofline.profiles.catalog import load_hardware
@@ -24,13 +25,18 @@ Predictor = Callable[[pd.DataFrame, bool], pd.DataFrame]  # rows of one other ki
 
 
 def predict_table(
-    source: Path | str | pd.DataFrame, *, operands: str = "hot", op: str = "", blocks: Blocks | None = None, others: Mapping[str, Predictor] | None = None
-) -> pd.DataFrame:  # fmt: skip
+    source: Path | str | pd.DataFrame,
+    *,
+    operands: str = "hot",
+    op: str = "",
+    blocks: Blocks | None = None,
+    others: Mapping[str, Predictor] | None = None,
+) -> pd.DataFrame:
     """The table with bound_s, expected_s, low_s, high_s (seconds), `calibration` (constants used) and `error` added to each row.
 
     source: a CSV or parquet file or a frame, one kernel per row (columns of docs/reference/tables.md). operands: "hot" (kernel
     tables) or "cold" (plans). op: kind of all rows where there is no column `op`. blocks: by device id, instead of shipped ones.
-    others: predictors of further kinds of row (serving, single_stream). A row that cannot be predicted gets an `error`.
+    others: predictors of further kinds of row (serving). A row that cannot be predicted gets an `error`.
     Raises RecordError for a table that is none.
     """
     if operands not in ("hot", "cold"):
@@ -39,12 +45,13 @@ def predict_table(
     table = tables.normalised(frame, op)
     out = frame.copy()
     added = pd.DataFrame({**dict.fromkeys(TIMES, np.nan), "calibration": "", "error": ""}, index=table.index)
-    known = {**dict.fromkeys(FORMS), **(others or {})}
+    further: dict[str, Predictor] = {"single_stream": predict_streams, **(others or {})}
+    known = [*FORMS, *further]
     unknown = ~table["op"].isin(known)
     added.loc[unknown, "error"] = table.loc[unknown, "op"].map(lambda kind: f"op: unknown kind {kind!r}; known: {', '.join(known)}")
     for name in tables.kinds(table):
         _predict_kind(FORMS[name], table[table["op"] == name], added, operands == "hot", blocks or {})
-    for name, predictor in (others or {}).items():
+    for name, predictor in further.items():
         rows = table[table["op"] == name]
         if len(rows):
             extra = predictor(rows, operands == "hot")

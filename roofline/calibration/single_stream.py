@@ -17,8 +17,7 @@ from roofline.timing.forms.base import Array
 from roofline.timing.forms.single_stream import ENGINES, Streams, decode_bound, decode_seconds, engine_class, prefill_bound, prefill_seconds
 
 COLUMNS = ("hardware", "model", "engine", "weights_gb")
-_LOSS = "soft_l1"
-_SOFT, _SPREAD_LAYER, _SPREAD_ETA = 0.2, 1.0, 0.2
+_SOFT, _SPREAD_LAYER, _SPREAD_ETA, _SPREAD_TP = 0.2, 1.0, 0.2, 1.5
 _MODELS = (  # name pattern, layers, share of weights that one token reads: published configurations
     (r"gpt-oss-20b", 24, 3.6 / 20.9), (r"gpt-oss-120b", 36, 5.1 / 116.8), (r"30b-a3b", 48, 3.3 / 30.5), (r"235b", 94, 22 / 235),
     (r"scout", 48, 17 / 109), (r"hunyuan-a13b", 32, 13 / 80.4), (r"dots", 62, 14 / 142.8), (r"glm-4.5-air", 46, 12 / 110),
@@ -96,18 +95,18 @@ def fit_streams(rows: Streams, token_s: Array, device: np.ndarray) -> dict[str, 
     _, index, sizes = np.unique(device, return_inverse=True, return_counts=True)
     weight = 1.0 / np.sqrt(sizes[index])
     weight = weight / weight.mean()
-    start = np.concatenate([np.log([0.8, 0.8, 0.7]), [np.log(30.0)], np.zeros(2 * count), [np.log(20.0)]])
-    pull = np.concatenate([np.full(4, 1 / 0.3), np.full(count, 1 / _SPREAD_LAYER), np.full(count, 1 / _SPREAD_ETA), [1.0]]) * _SOFT
+    start = np.concatenate([np.log([0.8, 0.8, 0.7]), [np.log(30.0)], np.zeros(2 * count), np.full(count, np.log(50.0))])
+    pull = np.concatenate([np.full(4, 1 / 0.3), np.full(count, 1 / _SPREAD_LAYER), np.full(count, 1 / _SPREAD_ETA), np.full(count, 1 / _SPREAD_TP)]) * _SOFT
 
     def residual(x: Array) -> Array:
         return np.concatenate([weight * np.log(decode_seconds(rows, unpacked(x)) / token_s), pull * (x - start)])
 
     def unpacked(x: Array) -> dict[str, Array]:
         layer = np.exp(x[3] + x[4 : 4 + count])
-        return {"em": np.exp(x[:3]), "layer_us": layer, "eta": np.exp(x[4 + count : 4 + 2 * count]), "tp_us": np.exp(x[-1])}
+        return {"em": np.exp(x[:3]), "layer_us": layer, "eta": np.exp(x[4 + count : 4 + 2 * count]), "tp_us": np.exp(x[-count:])}
 
-    reach = np.concatenate([np.full(3, 0.17), np.full(count + 1, 3.0), np.full(count, 0.7), [3.0]])  # 0.8 · e^0.17 = 0.95
-    return unpacked(least_squares(residual, start, bounds=(start - 5 * reach, start + reach), loss=_LOSS, f_scale=_SOFT).x)
+    reach = np.concatenate([np.full(3, 0.17), np.full(count + 1, 3.0), np.full(count, 0.7), np.full(count, 5.0)])  # 0.8 · e^0.17 = 0.95
+    return unpacked(least_squares(residual, start, bounds=(start - 5 * reach, start + reach), loss="soft_l1", f_scale=_SOFT).x)
 
 
 def measured(table: pd.DataFrame) -> tuple[Streams, Array, np.ndarray, pd.DataFrame]:
@@ -142,13 +141,18 @@ def fit_blocks(table: pd.DataFrame, source: Provenance) -> list[CalibrationBlock
     blocks = []
     for index, engine in enumerate(ENGINES):
         values = {f"em{bits}": constants["em"][i] for i, bits in enumerate((16, 8, 4))}
-        values |= {name: constants[name][index] for name in ("eta", "layer_us")}
-        values |= {"tp_us": constants["tp_us"], "mfu": mfu[index]}
+        values |= {name: constants[name][index] for name in ("eta", "layer_us", "tp_us")}
+        values["mfu"] = mfu[index]
         share = out["error"][rows.engine == index]
         error = round(float(share.median()), 4) if len(share) else None
         provenance = source.model_copy(update={"rows": int((rows.engine == index).sum()), "held_out_error": error})
-        blocks.append(CalibrationBlock(family="single_stream", software=engine, constants={k: float(v) for k, v in values.items()},
-                                       interval_log_quantiles={"decode": (low, high), "prefill": spread}, provenance=provenance))  # fmt: skip
+        quantiles = {"decode": (low, high), "prefill": spread}
+        constants_of = {name: float(value) for name, value in values.items()}
+        blocks.append(
+            CalibrationBlock(
+                family="single_stream", software=engine, constants=constants_of, interval_log_quantiles=quantiles, provenance=provenance
+            )
+        )
     return blocks
 
 
@@ -183,7 +187,7 @@ def predict_streams(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     names = ("eta", "layer_us", "mfu", "tp_us")
     first = blocks[ENGINES[0]]
     c = {name: np.array([blocks[engine].constants[name] for engine in ENGINES]) for name in names}
-    c |= {"em": np.array([first.constants[f"em{bits}"] for bits in (16, 8, 4)]), "tp_us": c["tp_us"][0]}
+    c |= {"em": np.array([first.constants[f"em{bits}"] for bits in (16, 8, 4)])}
     found = pd.DataFrame(index=table.index)
     for phase, seconds, bound, tokens in (
         ("prefill", prefill_seconds(rows, c), prefill_bound(rows), rows.prompt),

@@ -62,10 +62,10 @@ def _bits_class(bits: Array) -> NDArray[np.int64]:
 
 
 def decode_seconds(rows: Streams, c: Mapping[str, Array]) -> Array:
-    """Time of one token, s. c: em (3,) share of bandwidth for 16, 8 and fewer bits; per engine (8,) eta (factor on it) and
-    layer_us; tp_us per layer where devices share a token."""
+    """Time of one token, s. c: em (3,) share of bandwidth for 16, 8 and fewer bits; per engine (8,) eta (factor on it),
+    layer_us, and tp_us: what a layer costs where two devices share a token (llama.cpp's row split over PCIe: most of a step)."""
     share = np.minimum(c["em"][_bits_class(rows.bits)] * c["eta"][rows.engine], _CEILING)
-    per_layer = c["layer_us"][rows.engine] + np.where(rows.devices > 1, c["tp_us"], 0.0)
+    per_layer = c["layer_us"][rows.engine] + c["tp_us"][rows.engine] * np.sqrt(np.log2(rows.devices))
     return np.asarray((rows.weight_bytes + rows.kv_bytes) / (share * rows.bandwidth) + rows.layers * per_layer * 1e-6)
 
 
