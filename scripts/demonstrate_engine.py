@@ -161,6 +161,17 @@ def held_out(length: int, count: int) -> list[list[int]]:
     return [text[at : at + length] for at in range(0, count * length, length)]
 
 
+def nats_per_byte(name: str) -> float:
+    """Mean loss of a model of the pair on text that it was not trained on."""
+    setup = check(load_model(str(pair() / name)), Options(num_blocks=40), folder=pair() / name)
+    runner = build_engine(setup, setup.scheduler()).runner
+    losses = []
+    for text in held_out(400, 6):
+        logits = runner.run([Row(text[:-1], 0, range(1, 40), len(text) - 1)])[0]
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(text[1:])).item())
+    return float(np.mean(losses))
+
+
 class Texts:
     """A workload of given prompts for the driver."""
 
@@ -184,6 +195,7 @@ def speculation() -> Iterator[Record]:
     kinds: list[Speculation | None] = [None]
     kinds += [Speculation("model", k, draft, pair() / "draft") for k in (1, 2, 3, 5)] + [Speculation("ngram", k) for k in (2, 4, 8)]
     texts = Texts(held_out(192, 8), 64)
+    losses = {f"{name}_nats_per_byte": nats_per_byte(name) for name in ("target", "draft")}
     for rows in (1, 8):
         for temperature in (0.0, 0.8):
             for how in kinds:
@@ -199,7 +211,7 @@ def speculation() -> Iterator[Record]:
                 seconds, emitted = sum(step.seconds for step in decodes), sum(step.emitted for step in decodes)
                 yield {
                     "drafter": how.kind if how else "none", "drafts": how.tokens if how else 0, "rows": rows, "temperature": temperature,
-                    "decode_tokens_per_s": emitted / seconds, "decode_steps": len(decodes), **summary(run),
+                    "decode_tokens_per_s": emitted / seconds, "decode_steps": len(decodes), **losses, **summary(run),
                 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def lines(axes: Axes, rows: Rows, x: str, y: str, by: str, unit: float = 1.0) ->
         colour, marker, dash = style.SERIES[number % len(style.SERIES)]
         points = [(row[x], row[y] / unit) for row in rows if row[by] == name]
         axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=dash, label=str(name))
-    axes.legend()
+    axes.legend(fontsize=style.TINY)
 
 
 def summaries(rows: Rows) -> Rows:
@@ -70,10 +70,14 @@ def over_time(rows: Rows, value: Callable[[dict[str, Any]], float]) -> Rows:
 def stairs(axes: Axes, rows: Rows) -> None:
     """Values over time, one line per case."""
     for number, name in enumerate(dict.fromkeys(row["case"] for row in rows)):
-        colour, _, dash = style.SERIES[number]
         points = [(row["time_s"], row["value"]) for row in rows if row["case"] == name]
-        axes.step(*zip(*points, strict=True), where="pre", color=colour, linestyle=dash, label=name)
-    axes.legend()
+        axes.step(*zip(*points, strict=True), where="pre", color=style.SERIES[number][0], linewidth=2.4 - number, label=name)
+    above(axes)
+
+
+def above(axes: Axes) -> None:
+    """The legend over the axes, where no line runs."""
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.1)
 
 
 def batching(rows: Rows) -> Finding:
@@ -100,8 +104,15 @@ def memory(rows: Rows) -> Finding:
     """S11."""
     runs = {row["case"]: row for row in summaries(rows)}
     pool = runs["paged"]["pool_tokens"]
-    share = {name: run["mean_tokens_stored"] / pool for name, run in runs.items()}
-    stored = over_time(rows, lambda step: (step["context"] + step["decodes"] + sum(new + past for new, past, _ in step["chunks"])) / pool)
+
+    def held(step: dict[str, Any]) -> float:
+        return (step["context"] + step["decodes"] + sum(new + past for new, past, _ in step["chunks"])) / pool
+
+    queue = {name: [step for step in rows if step["kind"] == "step" and step["case"] == name and step["waiting"]] for name in runs}
+    share = {
+        name: sum(held(step) * step["seconds"] for step in steps) / sum(step["seconds"] for step in steps) for name, steps in queue.items()
+    }
+    stored = over_time(rows, held)
 
     def paint(figure: FigureBase) -> None:
         (axes,) = style.panels(figure)
@@ -109,7 +120,8 @@ def memory(rows: Rows) -> Finding:
         label(axes, "CPU seconds", "slots that hold a token, % of the pool")
 
     gain = runs["paged"]["output_tokens_per_s"] / runs["reserved"]["output_tokens_per_s"]
-    title = f"Paged KV fills {100 * share['paged']:.0f} % of the pool, reservation {100 * share['reserved']:.0f} %"
+    full = {name: f"{100 * value:.0f} %" for name, value in share.items()}
+    title = f"While requests wait, tokens fill {full['paged']} of a paged pool and {full['reserved']} of a reserved one"
     sub = (
         f"tiny-llama-15m, 64 requests, pool of {pool:,} tokens, 256 reserved per request; {gain:.2f} × the tokens/s, "
         f"{runs['paged']['preemptions']} preemptions"
@@ -183,7 +195,7 @@ def formats(rows: Rows) -> Finding:
             axes.bar(places, heights, 0.25, color=style.SERIES[number][0], label=phase, hatch=("", "//", "..")[number])
         axes.axhline(1, color=style.INK, linewidth=0.8)
         axes.set_xticks(range(len(names)), names)
-        axes.legend()
+        above(axes)
         label(axes, "activations and weights", "times as fast as fp32")
 
     of = {(row["format"], row["phase"]): row for row in data}
