@@ -6,6 +6,7 @@ Run from the checkout: python scripts/make_gallery.py. The same bytes each time;
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shlex
 from contextlib import redirect_stdout
@@ -53,14 +54,14 @@ def _figure(stem: str, words: str) -> str:
 
 
 def _draw(words: str, path: Path) -> str:
-    """Runs the command as a user would, in the checkout; returns the finding that it prints."""
+    """Runs the command as a user would, in the checkout; returns its finding."""
     with redirect_stdout(StringIO()) as out:
         try:
-            run(["chart", *shlex.split(words), "-o", str(path)])
+            run(["chart", *shlex.split(words), "-o", str(path.relative_to(ROOT)), "--json"])
         except SystemExit as end:
             if end.code:
                 raise
-    return " ".join(out.getvalue().split("→")[0].split()).rstrip(".")
+    return str(json.loads(out.getvalue())["title"])
 
 
 def _predictions() -> None:
