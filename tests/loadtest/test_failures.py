@@ -281,10 +281,10 @@ def test_a_server_that_restarts() -> None:
         replacement.append(start_mock("--ttft-ms", "20", "--itl-ms", "2", "--port", port)[0])
 
     replacement: list[subprocess.Popen[str]] = []
-    helper = threading.Thread(target=restart)
-    helper.start()
+    restarting = threading.Thread(target=restart)
+    restarting.start()
     found = run(server.url, ladder=(2,), requests_per_stage=100)["stages"][0]
-    helper.join(30)
+    restarting.join(30)
     replacement[0].terminate()
     replacement[0].communicate(timeout=20)
     first.communicate(timeout=20)
