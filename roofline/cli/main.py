@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -15,6 +16,8 @@ from roofline import __version__
 from roofline.cli.shell import discard, new_app
 from roofline.errors import RooflineError
 
+gc.set_threshold(50_000)  # importing creates many objects and no garbage: collecting less often saves a tenth of the start-up
+
 COMMANDS: dict[str, str] = {
     "plan": "Does it fit, how fast is it, what to change.",
     "phases": "Prefill and decode side by side.",
@@ -23,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "models": "Known models: list, show, import.",
     "hardware": "Known devices: list, show, detect, compare.",
     "chart": "A figure as PDF, PNG or SVG, with its data as CSV.",
+    "simulate": "Requests under load: latencies, goodput, queues, the highest rate.",
     "report": "The whole story as PDF, HTML or Markdown.",
     "bench": "Microbenchmarks of this machine, as records.",
     "engine": "Run a workload on the reference engine.",

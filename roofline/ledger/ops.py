@@ -88,6 +88,10 @@ class Ledger:
         """FLOP per byte of memory traffic of the whole pass."""
         return self.total("flops") / np.maximum(self.total("bytes"), 1.0)
 
+    def without_elementwise(self) -> Ledger:
+        """The same pass without norms, activations and adds, which engines fuse."""
+        return Ledger(tuple(op for op in self.ops if op.kind != "elementwise"))
+
     def fused(self) -> Ledger:
         """The same pass as engines run it: GEMMs that read the same input become one (qkv, gate and up), which reads it once."""
         merged: dict[tuple[str, str, str, str], Op] = {}

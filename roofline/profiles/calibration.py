@@ -22,7 +22,7 @@ class Provenance(BaseModel):
     generation or generic block: over devices left out).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     source: str
     version: str = ""
@@ -40,7 +40,7 @@ class CalibrationBlock(BaseModel):
     seen: values of discrete shape facts (head_dim) that were fitted.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     family: str  # gemm, decode_attention, prefill_attention, mla_decode, mla_prefill, moe, collective, step, single_stream
     software: str = ""
@@ -70,7 +70,7 @@ class CalibrationBlock(BaseModel):
 class CalibrationFile(BaseModel):
     """What one file of blocks holds: the device or generation they are of, and the blocks."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     id: str
     blocks: tuple[CalibrationBlock, ...]
@@ -83,16 +83,28 @@ def load_file(path: Path | str) -> CalibrationFile:
     return yamlfile.read(path).validate(CalibrationFile)
 
 
+@lru_cache(maxsize=512)
+def shipped(name: str, family: str = "") -> tuple[CalibrationBlock, ...]:
+    """Shipped blocks of a device id, of "generation-NAME" or of "generic", all or those of one kernel family.
+
+    Empty where there is no such file. Only the blocks that are asked for are validated, since start-up time counts; a test
+    loads every shipped file whole.
+    """
+    return tuple(CalibrationBlock.model_validate(block) for block in _shipped_data(name) if family in ("", block["family"]))
+
+
 @lru_cache(maxsize=64)
-def shipped(name: str) -> tuple[CalibrationBlock, ...]:
-    """Shipped blocks of a device id, of "generation-NAME" or of "generic"; empty where there is no such file."""
+def _shipped_data(name: str) -> list[dict[str, Any]]:
+    import yaml
+
     from roofline.profiles import catalog
 
     for folder in catalog.folders(catalog.HARDWARE):
         path = folder / "calibration" / f"{name}.yaml"
         if path.is_file():
-            return load_file(path).blocks
-    return ()
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            return list(yaml.load(path.read_text(encoding="utf-8"), Loader=loader)["blocks"])  # noqa: S506  a safe loader either way
+    return []
 
 
 def dump(file: CalibrationFile, header: str) -> str:

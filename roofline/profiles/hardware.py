@@ -25,11 +25,11 @@ from roofline.profiles.calibration import CalibrationBlock
 
 Kind = Literal["datasheet", "whitepaper", "computed", "measured", "unverified"]
 COMPUTE_TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
-_FIGURE = "{value: \"… unit\", source: …, kind: " + "|".join(get_args(Kind)) + "}"
+_FIGURE = '{value: "… unit", source: …, kind: ' + "|".join(get_args(Kind)) + "}"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Figure(_Frozen):

@@ -6,7 +6,7 @@ devices; a block of the same dtype goes before one of another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from roofline.errors import InputError
@@ -55,11 +55,12 @@ _CHOSEN: dict[tuple[str, Key, str, str], Choice] = {}  # shipped blocks do not c
 
 def _nearest(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]) -> Choice:
     key = form.policy(spec.generation, key)
-    best: tuple[float, int, str, CalibrationBlock] | None = None
-    for penalty, candidates in _shelves(form, key, spec, own):
+    best: tuple[float, int, str, CalibrationBlock] | None = None  # distance, tie-break (fewer rows lose), where it is from, block
+    for order, (penalty, where, blocks) in enumerate(_shelves(form, spec, own)):
         if best is not None and best[0] <= penalty:
             break  # no further shelf can hold a nearer block, so its file is not read
-        best = min((c for c in (best, *candidates) if c is not None), key=lambda c: (c[0], c[1]), default=None)
+        found = [(penalty + _mismatch(key, b), 10**9 * order - b.provenance.rows, where, b) for b in blocks() if b.family == form.family]
+        best = min((c for c in (best, *found) if c is not None), key=lambda c: (c[0], c[1]), default=None)
     if best is None:
         raise InputError(f"no calibration of {form.family} at all: hwprofiles/calibration/generic.yaml is missing")
     distance, _, where, block = best
@@ -69,20 +70,16 @@ def _nearest(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBl
     return Choice(block, constants, policy, 1.0 + _WIDEN * distance, words, distance == 0.0)
 
 
-_Candidate = tuple[float, int, str, CalibrationBlock]  # distance, tie-break (fewer rows lose), where it is from, block
-
-
-def _shelves(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBlock]) -> Iterator[tuple[float, list[_Candidate]]]:
-    """(least distance of the shelf, its blocks of the family), nearest shelf first; a file is read when its turn comes."""
-    shelves: list[tuple[float, str, Callable[[], Sequence[CalibrationBlock]]]] = [
+def _shelves(
+    form: Form, spec: DeviceSpec, own: Sequence[CalibrationBlock]
+) -> list[tuple[float, str, Callable[[], Sequence[CalibrationBlock]]]]:
+    """(least distance, name, blocks) of the places to look in, nearest first; a file is read when its blocks are asked for."""
+    return [
         (0.0, spec.id, lambda: own),
-        (0.0, spec.id, lambda: shipped(spec.id)),
-        (_GENERATION, f"generation {spec.generation}", lambda: shipped(f"generation-{spec.generation}")),
-        (_GENERIC, "all devices", lambda: shipped("generic")),
+        (0.0, spec.id, lambda: shipped(spec.id, form.family)),
+        (_GENERATION, f"generation {spec.generation}", lambda: shipped(f"generation-{spec.generation}", form.family)),
+        (_GENERIC, "all devices", lambda: shipped("generic", form.family)),
     ]
-    for order, (penalty, where, blocks) in enumerate(shelves):
-        found = [(penalty + _mismatch(key, b), 10**9 * order - b.provenance.rows, where, b) for b in blocks() if b.family == form.family]
-        yield penalty, found
 
 
 def _mismatch(key: Key, block: CalibrationBlock) -> float:

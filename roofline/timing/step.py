@@ -66,21 +66,15 @@ def price_step(
     Raises ShardError and InputError.
     """
     constants = engine_step(engine)
-    ledgers = tuple(
-        build_ledger(model, batch, parallel=parallel, precision=precision, conventions=conventions, stage=stage)
-        for stage in range(parallel.pp)
-    )
-    bounds = tuple(step_bound(ledger, hardware) for ledger in ledgers)
-    bound: Array = sum((b.step_s for b in bounds), start=0.0)
     with_elementwise = replace(conventions, elementwise=True)
-    kernels = [
-        pass_times(
-            as_run(build_ledger(model, batch, parallel=parallel, precision=precision, conventions=with_elementwise, stage=stage)),
-            hardware,
-            engine,
-        )
+    whole = [
+        build_ledger(model, batch, parallel=parallel, precision=precision, conventions=with_elementwise, stage=stage)
         for stage in range(parallel.pp)
     ]
+    ledgers = tuple(ledger if conventions.elementwise else ledger.without_elementwise() for ledger in whole)
+    bounds = tuple(step_bound(ledger, hardware) for ledger in ledgers)
+    bound: Array = sum((b.step_s for b in bounds), start=0.0)
+    kernels = [pass_times(as_run(ledger), hardware, engine) for ledger in whole]
     estimate = _with_engine(kernels, bound, constants, model, batch, parallel)
     used = tuple(dict.fromkeys(name for times in kernels for name in times.used))
     total: Array = sum((times.expected_s for times in kernels), start=0.0)

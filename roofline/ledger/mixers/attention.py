@@ -113,7 +113,7 @@ def _naive(spec: Attention, kind: str, batch: Batch, context: CoreContext) -> It
         softmax = name == "softmax"
         yield Op(
             name=name,
-            kind="elementwise" if softmax else kind,
+            kind="softmax" if softmax else kind,
             layer=context.layer,
             count=context.count,
             compute=context.activation.compute,
