@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from model_facts import CHECKPOINTS, PUBLIC, TINY
+from model_facts import CHECKPOINTS, PUBLIC, TINY, UNQUANTISED
 
 from roofline.profiles import modelfile
 from roofline.profiles.hf import config, jsonfile
@@ -49,6 +49,11 @@ def main() -> None:
         model = config.load(options.configs / folder)
         source = f"config.json of {hub}"
         models.append(named(model, facts["name"], [hub, *facts.get("hf_ids", [])], facts.get("aliases", []), source, []))
+    for folder, facts in UNQUANTISED.items():
+        text = (options.configs / folder / "config.json").read_text(encoding="utf-8")
+        source = f"config.json of {folder.replace('--', '/', 1)} without its quantisation"
+        model = config.read(jsonfile.parse(text, Path("config.json")), facts["name"])
+        models.append(named(model, facts["name"], facts["hf_ids"], [], source, []))
     models += [from_facts(name, facts) for name, facts in {**PUBLIC, **TINY}.items()]
     for model in models:
         path = TARGET / f"{model.name}.yaml"

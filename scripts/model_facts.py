@@ -303,6 +303,22 @@ PUBLIC |= {
             "sliding_window": 1024, "vocab_size": 262144, "max_position_embeddings": 262144, "torch_dtype": "bfloat16"}},
 }  # fmt: skip
 
+UNQUANTISED: dict[str, dict[str, Any]] = {  # the same checkpoint before its recipe
+    "nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-FP8": {
+        "name": "nemotron-3-super-120b-a12b",
+        "hf_ids": ["nvidia/NVIDIA-Nemotron-3-Super-120B-A12B", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"],
+    },
+}
+
+PUBLIC |= {
+    "mimo-v2-flash": {"hf_ids": ["XiaomiMiMo/MiMo-V2-Flash"], "source": CARD, "config": {
+        "model_type": "mimo_v2_flash", "num_hidden_layers": 48, "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 4,
+        "swa_num_key_value_heads": 8, "head_dim": 192, "v_head_dim": 128, "intermediate_size": 16384, "moe_intermediate_size": 2048,
+        "n_routed_experts": 256, "num_experts_per_tok": 8, "sliding_window": 128, "vocab_size": 152576, "max_position_embeddings": 262144,
+        "layer_types": ["full_attention" if i % 6 == 5 or i == 0 else "sliding_attention" for i in range(48)],
+        "mlp_layer_types": ["dense"] + ["sparse"] * 47, "torch_dtype": "bfloat16"}},
+}  # fmt: skip
+
 _MADE = "made for this project: small enough to run on a CPU"
 TINY: dict[str, dict[str, Any]] = {
     "tiny-llama-15m": {"config": _llama(6, 288, 6, 6, 768, 32000, 256, tie_word_embeddings=True), "source": "geometry of llama2.c's stories15M"},

@@ -33,6 +33,7 @@ FAMILIES: dict[str, Callable[[Keys], Draft]] = {
     "gemma4": wrapped(_texts("gemma4_text"), _LANGUAGE),
     "kimi_k25": wrapped(_texts("kimi_k2", "deepseek_v3"), "language_model.model.layers.", "language_model.lm_head"),
     "llama4": wrapped(_texts("llama4_text"), "language_model.model.layers.", "language_model.lm_head"),
+    "mistral3": wrapped(_texts("mistral", "ministral3"), "language_model.model.layers.", "language_model.lm_head"),
     "qwen3_vl": wrapped(_texts("qwen3_vl_text"), _LANGUAGE),
     "qwen3_vl_moe": wrapped(_texts("qwen3_vl_moe_text"), _LANGUAGE),
     "qwen3_5": wrapped(_texts("qwen3_5_text"), _LANGUAGE),

@@ -219,6 +219,7 @@ def mtp(layer: tuple[str, Layer], count: int, outer: dict[str, object], *, table
 FAMILIES: dict[str, Callable[[Keys], Draft]] = {
     "llama": llama,
     "mistral": mistral,
+    "ministral3": mistral,
     "mixtral": mixtral,
     "qwen2": qwen2,
     "qwen3": qwen3,

@@ -35,7 +35,9 @@ def wrapped(texts: dict[str, Family], prefix: str, head: str = "lm_head") -> Fam
         if tower is not None:
             draft.extras.append(tower)
         c.expect("audio_config", None)
-        for name in ("vision_soft_tokens_per_image", "mm_tokens_per_image", "ignore_index"):
+        c.expect("multimodal_projector_bias", False)
+        c.expect("spatial_merge_size", 2)
+        for name in ("vision_soft_tokens_per_image", "mm_tokens_per_image", "ignore_index", "projector_hidden_act", "vision_feature_layer"):
             c.raw(name)  # how images become tokens
         return draft
 

@@ -170,7 +170,84 @@ def granitemoe(c: Keys) -> Draft:
     return Draft([("moe", layer)] * c.whole("num_hidden_layers"), blocks.outer(c), modules=modules)
 
 
+def mimo_v2_flash(c: Keys) -> Draft:
+    """MiMo-V2-Flash: sliding layers with twice the KV heads and with sinks, V narrower than K; the first layer is dense."""
+    layers = c.whole("num_hidden_layers")
+    hybrid = c.choices("hybrid_layer_pattern", layers, (0, 1))
+    types = c.choices("layer_types", layers, ("full_attention", "sliding_attention"))
+    if types is None and hybrid is None:
+        raise c.fail("hybrid_layer_pattern", "is missing: which layers slide cannot be known")
+    slides = [kind == "sliding_attention" for kind in types] if types else [kind == 1 for kind in hybrid or ()]
+    full = blocks.attention(c, v_head_dim=c.whole("v_head_dim"), sinks=c.flag("add_full_attention_sink_bias"))
+    c.expect("attention_bias", False)
+    c.expect("swa_num_attention_heads", full.heads)
+    c.expect("swa_head_dim", full.head_dim)
+    c.expect("swa_v_head_dim", full.v_head_dim)
+    kv = c.whole("swa_num_key_value_heads", 2 * full.kv_heads)
+    if full.heads % kv:
+        raise c.fail("swa_num_key_value_heads", f"is {kv}, which does not divide num_attention_heads = {full.heads}")
+    window = c.whole(c.first("sliding_window", "sliding_window_size"))
+    sinks = c.flag("add_swa_attention_sink_bias", True)
+    local = full.model_copy(update={"kv_heads": kv, "window": window, "sinks": sinks})
+    listed = c.choices("mlp_layer_types", layers, ("dense", "sparse"))
+    by_layer = c.choices("moe_layer_freq", layers, (0, 1))
+    if listed is None and by_layer is None:
+        raise c.fail("moe_layer_freq", "is missing: which layers have experts cannot be known")
+    sparse = [kind == "sparse" for kind in listed] if listed else [kind == 1 for kind in by_layer or ()]
+    for name in ("attention_chunk_size", "hybrid_block_size"):
+        c.raw(name)  # how a kernel blocks the window
+    moe: FeedForward = blocks.deepseek_moe(c, router_bias=True)
+    dense: FeedForward = blocks.mlp(c)
+    stack = []
+    for is_local, is_moe in zip(slides, sparse, strict=True):
+        ffn = moe if is_moe else dense
+        stack.append((blocks.kind_of(ffn, "local" if is_local else "global"), Layer(mixer=local if is_local else full, ffn=ffn)))
+    return Draft(stack, blocks.outer(c), modules=blocks.ATTENTION | blocks.DENSE | blocks.EXPERTS)
+
+
+def granite(c: Keys) -> Draft:
+    """Granite 3 without experts, and SmolLM3: Llama's layers (their multipliers and rotation patterns have no weights)."""
+    bias = c.flag("attention_bias")
+    c.expect("use_sliding_window", False)
+    c.expect("sliding_window", None)
+    layers = c.whole("num_hidden_layers")
+    c.choices("layer_types", layers, ("full_attention",))
+    c.choices("no_rope_layers", layers, (0, 1))
+    layer = Layer(mixer=blocks.attention(c, qkv_bias=bias, o_bias=bias), ffn=blocks.mlp(c, bias=c.flag("mlp_bias")))
+    tie = c.model_type == "smollm3"
+    return Draft([("dense", layer)] * layers, blocks.outer(c, tie=tie), modules=blocks.ATTENTION | blocks.DENSE)
+
+
+def seed_oss(c: Keys) -> Draft:
+    """Seed-OSS: biases on Q, K and V, none or one on the output."""
+    mixer = blocks.attention(c, head_dim=128, qkv_bias=c.flag("attention_bias", True), o_bias=c.flag("attention_out_bias"))
+    layer = Layer(mixer=mixer, ffn=blocks.mlp(c, bias=c.flag("mlp_bias")))
+    return Draft([("dense", layer)] * c.whole("num_hidden_layers"), blocks.outer(c), modules=blocks.ATTENTION | blocks.DENSE)
+
+
+def olmo2(c: Keys) -> Draft:
+    """OLMo 2 (norms after the parts) and OLMoE (experts): QK-norm over all heads together."""
+    bias = c.flag("attention_bias")
+    c.expect("clip_qkv", None)
+    attention = blocks.attention(c, qkv_bias=bias, o_bias=bias, qk_norm="full")
+    if c.model_type == "olmoe":
+        experts = c.whole("num_experts")
+        width = c.whole("intermediate_size")
+        moe = MoE(experts=experts, top_k=blocks.top_k_of(c, experts, "num_experts_per_tok"), intermediate=width)
+        layers = [("moe", Layer(mixer=attention, ffn=moe))]
+    else:
+        layers = [("dense", Layer(mixer=attention, ffn=blocks.mlp(c)))]
+    modules = blocks.ATTENTION | blocks.DENSE | blocks.EXPERTS
+    return Draft(layers * c.whole("num_hidden_layers"), blocks.outer(c), modules=modules)
+
+
 FAMILIES: dict[str, Callable[[Keys], Draft]] = {
+    "mimo_v2_flash": mimo_v2_flash,
+    "granite": granite,
+    "smollm3": granite,
+    "seed_oss": seed_oss,
+    "olmo2": olmo2,
+    "olmoe": olmo2,
     "gemma4_text": gemma4,
     "llama4_text": llama4,
     "nemotron-nas": nemotron_nas,

@@ -80,6 +80,16 @@ def _siglip(v: Keys, hidden: int) -> int:
     return total + h * hidden + h
 
 
+def _pixtral(v: Keys, hidden: int) -> int:
+    """Mistral 3: Pixtral without biases, gated MLPs; a norm, a merger of 2 × 2 patches and a two-layer projection."""
+    h, inner, patch = v.whole("hidden_size"), v.whole("intermediate_size"), v.whole("patch_size")
+    v.expect("num_channels", 3)
+    for name in ("image_size", "head_dim"):
+        v.raw(name)  # positions are rotary
+    block = 4 * h * h + 3 * h * inner + 2 * h
+    return 3 * patch * patch * h + h + v.whole("num_hidden_layers") * block + h + 4 * h * h + h * hidden + hidden * hidden
+
+
 def _llama4(v: Keys, hidden: int) -> int:
     """Llama 4: a ViT with class token, a pixel-shuffle adapter and a projection."""
     h, inner, patch = v.whole("hidden_size"), v.whole("intermediate_size"), v.whole("patch_size")
@@ -101,4 +111,5 @@ _TOWERS: dict[str, Callable[[Keys, int], int]] = {
     "gemma4": _gemma4,
     "gemma3": _siglip,
     "llama4": _llama4,
+    "mistral3": _pixtral,
 }
