@@ -15,7 +15,7 @@ from roofline.charts.chart import Chart, Request  # noqa: E402
 
 _log.setLevel(_level)
 
-# kind → (module, what it shows). timeline and chunk join with the simulator.
+# kind → (module, what it shows)
 KINDS: Mapping[str, tuple[str, str]] = {
     "roofline": ("roofs", "ops of prefill and decode under the roofs of the device (several -H: on the same axes)"),
     "prefill-split": ("prefill_split", "matrices against attention over prompt length, with the crossover"),
@@ -26,6 +26,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "waterfall": ("waterfall", "a decode step from its bound to its expected time, cause by cause"),
     "gemm-curve": ("gemm_curve", "time and rate of the largest matrices over rows: where GEMV becomes GEMM"),
     "error": ("error", "predicted against measured times of a table"),
+    "chunk": ("chunk", "TTFT, gaps between tokens and tokens/s over the token budget of a step, simulated"),
+    "timeline": ("timeline", "TTFT, TPOT, concurrency and KV over time of a simulated run, with the pattern named"),
     "budget": ("budget", "memory of one GPU: weights, activations, runtime, KV, what is left"),
 }
 

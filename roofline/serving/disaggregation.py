@@ -17,7 +17,7 @@ from roofline.serving.arrivals import Arrivals
 from roofline.serving.instance import Instance, StepTimer
 from roofline.serving.recorder import Recorder
 from roofline.serving.routers import LeastLoaded, Router
-from roofline.serving.simulator import run_until
+from roofline.serving.simulator import rare_collections, run_until
 from roofline.serving.statistics import Result
 from roofline.serving.workloads import Workload
 
@@ -65,7 +65,8 @@ def simulate_disaggregated(
     """
     began = process_time()
     pools = _Pools(workload, prefill, decode, timers, link, routers or (LeastLoaded(), LeastLoaded()), asynchronous, fast_forward)
-    pools.run()
+    with rare_collections():
+        pools.run()
     return Result(workload, pools.recorder, process_time() - began)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import process_time
 
 from roofline.errors import InputError
@@ -31,9 +33,7 @@ def simulate(
 
     The scheduler must be fresh; seed: of the acceptance of drafts. Requests that can never run are rejected and reported.
     """
-    return simulate_replicas(
-        workload, [scheduler], timer, asynchronous=asynchronous, fast_forward=fast_forward, drafter=drafter, seed=seed
-    )
+    return simulate_replicas(workload, [scheduler], timer, asynchronous=asynchronous, fast_forward=fast_forward, drafter=drafter, seed=seed)
 
 
 def simulate_replicas(
@@ -65,6 +65,13 @@ def simulate_replicas(
     ]
     if len(instances) > 1 and router is None:
         raise InputError(f"{len(instances)} replicas need a router")
+    with rare_collections():
+        _serve(workload, instances, router, recorder)
+    return Result(workload, recorder, process_time() - began)
+
+
+def _serve(workload: Workload, instances: Sequence[Instance], router: Router | None, recorder: Recorder) -> None:
+    """The event loop."""
     arrivals = Arrivals(workload)
     while True:
         until = arrivals.next_time
@@ -82,7 +89,17 @@ def simulate_replicas(
         except InputError as error:
             recorder.rejected[index] = str(error)
             arrivals.ended(index, time)
-    return Result(workload, recorder, process_time() - began)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Looks for garbage in cycles less often: a simulation makes many small objects that live long and few cycles."""
+    usual = gc.get_threshold()
+    gc.set_threshold(200_000, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _react(instances: Sequence[Instance], arrivals: Arrivals) -> bool:

@@ -188,13 +188,14 @@ def open_loop(count: int, rate: float, inputs: Lengths, outputs: Lengths, *, bur
     """`count` requests at `rate` 1/s whatever the server does (rate = inf: all at once)."""
     rng = np.random.default_rng(seed)
     arrival = interarrival(count, rate, burstiness, rng)
-    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), name=f"open loop at {rate}/s")
+    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), name=f"open loop at {rate:.4g} requests/s")
 
 
 def closed_loop(count: int, concurrency: int, inputs: Lengths, outputs: Lengths, *, seed: int = 0) -> Workload:
     """`count` requests, always `concurrency` of them in the system, all sent at the start as far as that goes."""
     rng = np.random.default_rng(seed)
-    return Workload(np.zeros(count), inputs.draw(count, rng), outputs.draw(count, rng), concurrency=concurrency, name="closed loop")
+    name = f"{concurrency} requests in flight"
+    return Workload(np.zeros(count), inputs.draw(count, rng), outputs.draw(count, rng), concurrency=concurrency, name=name)
 
 
 def users(number: int, turns: int, think_s: float, inputs: Lengths, outputs: Lengths, *, seed: int = 0) -> Workload:
@@ -205,7 +206,7 @@ def users(number: int, turns: int, think_s: float, inputs: Lengths, outputs: Len
     pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
     parent = np.where(first, -1, np.arange(count) - number)
     arrival = np.where(first, pause, 0.0)
-    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), parent, np.where(first, 0.0, pause), name="users")
+    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), parent, np.where(first, 0.0, pause), name=f"{number} users")
 
 
 def conversations(

@@ -19,6 +19,7 @@ from roofline.timing.engines import engine_step
 Float = NDArray[np.float64]
 _AS_LAUNCHED = Conventions(elementwise=True)
 _FOREVER = 1 << 60
+_FEW = 16  # new tokens up to which attention on a longer past reads its KV once, as a decode does: drafts to verify
 
 
 class StepTimer:
@@ -56,17 +57,21 @@ class StepTimer:
 
     def step_time(self, decodes: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of one step: `decodes` sequences with one new token each and `context` cached tokens in all, and prompt
-        chunks given as (new tokens, tokens cached before)."""
+        chunks given as (new tokens, tokens cached before). A few tokens on a longer past are priced as one decode row."""
         if not chunks:
             base, slope, _ = self.decode_line(decodes, context)
             return base + slope * context
-        tokens, attention = decodes, 0.0
-        if decodes:
-            base, slope, _ = (self._lines.get(decodes) or self._pieces(decodes)).attention_at(context)
-            attention = base + slope * context
+        tokens, attention, few, past_of_few = decodes, 0.0, 0, 0
         for new, past in chunks:
             tokens += new
-            attention += self._prefill.at(new, past)
+            if new <= _FEW and past > new:
+                few, past_of_few = few + 1, past_of_few + past
+            else:
+                attention += self._prefill.at(new, past)
+        for rows, cached in ((decodes, context), (few, past_of_few)):
+            if rows:
+                base, slope, _ = (self._lines.get(rows) or self._pieces(rows)).attention_at(cached)
+                attention += base + slope * cached
         sequences = decodes + len(chunks)
         kernels = self._rows.at(tokens) + self._head.at(sequences) + attention
         return self._fixed + self._engine.prefill_scale * kernels + self._engine.per_sequence_s * sequences
@@ -117,7 +122,14 @@ class _Tables:
     def __init__(self, model: Model, hardware: Hardware, parallel: Parallel, precision: Precision, engine: str, band: str) -> None:
         if band not in ("expected", "low", "high"):
             raise InputError(f"band {band!r}: expected, low or high")
-        self.model, self.hardware, self.parallel, self.precision, self.engine, self.band = model, hardware, parallel, precision, engine, band
+        self.model, self.hardware, self.parallel, self.precision, self.engine, self.band = (
+            model,
+            hardware,
+            parallel,
+            precision,
+            engine,
+            band,
+        )
 
     def linear(self, tokens: Float) -> Float:
         """All that depends on the number of rows alone: GEMMs, experts, element-wise work, all-reduces."""
@@ -152,7 +164,8 @@ class _Tables:
             return expected
         below, above = engine_step(self.engine).spread
         width = np.divide(np.abs(end - expected), expected, out=np.zeros(np.shape(expected)), where=expected > 0)
-        return expected * (1 - np.hypot(width, below) if self.band == "low" else 1 + np.hypot(width, above))
+        factor = 1 - np.hypot(width, below) if self.band == "low" else 1 + np.hypot(width, above)
+        return np.asarray(expected * factor)
 
 
 def _is_head(op: Op) -> bool:

@@ -1,0 +1,239 @@
+"""The simulations of a `roofline simulate`, and their page: latencies, what was waited for, goodput, rejections."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roofline import units
+from roofline.cli import jsonout
+from roofline.cli.output import write_atomically
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
+from roofline.phases import Setup
+from roofline.planning.load import Load, operate
+from roofline.planning.max_rate import MaxRate, find_max_rate
+from roofline.serving.asked import Disaggregated, RouterName, Traffic, serve
+from roofline.serving.deployment import Deployment, typical_tokens
+from roofline.serving.export import chrome_trace, request_rows, timeline
+from roofline.serving.statistics import Result
+from roofline.serving.waiting import FULL_POOL, load_of
+from roofline.timing.engines import engine_step
+
+LATENCIES = (
+    Column("metric", "latency"),
+    *(Column(key, key, "time") for key in ("mean", "p50", "p90", "p99")),
+)
+NAMES = {"ttft_s": "TTFT", "queue_s": "  of it queue", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "E2E"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was simulated: the run (None: no rate meets the levels), runs at the ends of the interval, the highest rate."""
+
+    run: Run
+    result: Result | None
+    ends: Mapping[str, Result] = field(default_factory=dict)
+    highest: MaxRate | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether enough requests met the service levels (True if there are none) and none was impossible."""
+        if self.result is None:
+            return False
+        return not self.run.levels or float(self.result.good(self.run.levels).mean()) >= self.run.attainment
+
+    @property
+    def subtitle(self) -> str:
+        """Model, device and traffic in a line."""
+        deployment = self.run.deployment
+        traffic = self.result.workload.name if self.result is not None else ""
+        return f"{deployment.model.name} on {self.run.gpus} × {deployment.hardware.name} · {traffic}"
+
+    def data(self) -> dict[str, Any]:
+        """The keys of the JSON document."""
+        deployment, run = self.run.deployment, self.run
+        data: dict[str, Any] = {"gpus": run.gpus, "meets_goodput": self.met}
+        if run.levels and run.traffic.open_ended:
+            data["max_rate"] = None if self.highest is None else {
+                "requests_per_s": self.highest.request_rate, "attainment": run.attainment,
+                "missed_above": self.highest.missed, "missed_at_requests_per_s": self.highest.above,
+            }  # fmt: skip
+        if self.result is None:
+            return data
+        load = load_of(self.result, deployment.max_num_seqs)
+        data |= self.result.to_json(run.levels) | {
+            "kv_blocks": deployment.kv_blocks(typical_tokens(self.result.workload)),
+            "waited_for": load.binding,
+            "load": vars(load),
+        }
+        if self.ends:
+            data["band"] = {name: result.to_json(run.levels) for name, result in self.ends.items()}
+        return data
+
+    def assumptions(self) -> list[str]:
+        """What the simulation rests on."""
+        deployment = self.run.deployment
+        policy, settings = deployment.policy, deployment.memory.settings
+        step = engine_step(deployment.engine)
+        notes = list(deployment.memory.assumptions) if policy.kv_blocks is None else []
+        notes.append(f"step times: expected kernel times and the overhead of {deployment.engine} ({step.source})")
+        host = "behind" if policy.asynchronous else "before"
+        notes.append(f"the host takes {1e3 * step.host_s:g} ms + {1e6 * step.host_per_sequence_s:g} µs per sequence, {host} the device")
+        notes.append(f"at most {deployment.max_num_seqs} sequences and {settings.max_num_batched_tokens} tokens per step")
+        if deployment.engines > 1:
+            ranks = "data-parallel ranks and pipeline micro-batches"
+            notes.append(f"{ranks} are {deployment.engines} engines that share the requests, with equal parts of the KV")
+        if self.run.pools is not None:
+            speed = units.format(self.run.pools.bandwidth, "bandwidth")
+            notes.append(f"KV moves after the whole prefill at {speed} per rank; the decode server computes the last prompt token again")
+        if deployment.speculating is not None:
+            drafter = deployment.speculating.drafter
+            notes.append(f"drafting for one sequence takes {1e3 * drafter.draft_time(1):.3g} ms a step; acceptance is alike everywhere")
+        notes.append("outputs end at their length; tokenisation and the network are not in the times")
+        return notes
+
+
+@dataclass(frozen=True)
+class Run:
+    """A question: servers, traffic, service levels (seconds by name) and the share of requests that must meet them."""
+
+    deployment: Deployment
+    traffic: Traffic
+    levels: Mapping[str, float]
+    attainment: float
+    replicas: int
+    router: RouterName
+    pools: Disaggregated | None
+    seed: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all servers."""
+        servers = self.replicas if self.pools is None else self.pools.prefill + self.pools.decode
+        return servers * self.deployment.parallel.gpus
+
+    def once(self, *, band: bool) -> Found:
+        """One simulation, and two more at the ends of the interval if asked."""
+        workload = self.traffic.workload()
+        ends = {name: self._serve(workload, name) for name in ("low", "high")} if band else {}
+        return Found(self, self._serve(workload), ends)
+
+    def max_rate(self, progress: Callable[[str], None]) -> Found:
+        """The highest rate under the service levels, and the run at it."""
+
+        def at(rate: float) -> Result:
+            progress(f"{rate:.4g} requests/s …")
+            return self._serve(self.traffic.workload(rate))
+
+        highest = find_max_rate(at, self.levels, attainment=self.attainment, guess=self._guess())
+        return Found(self, None if highest is None else highest.result, highest=highest)
+
+    def _serve(self, workload: Any, band: str = "expected") -> Result:
+        return serve(
+            self.deployment, workload, replicas=self.replicas, router=self.router, pools=self.pools, band=band, seed=self.seed
+        )  # fmt: skip
+
+    def _guess(self) -> float:
+        """A rate near the answer: half of what the closed form gives at a middling batch."""
+        deployment, lengths = self.deployment, self.traffic.lengths
+        setup = Setup(deployment.model, deployment.hardware, deployment.parallel, deployment.precision, deployment.engine)
+        point = operate(setup, Load(lengths.input_len, lengths.output_len), 32)
+        return 0.5 * point.request_rate * max(1, self.gpus // deployment.parallel.gpus)
+
+
+def table(found: Found) -> Table:
+    """Latencies, a row per metric, in seconds."""
+    if found.result is None:
+        return Table(LATENCIES, [])
+    data = found.result.to_json()
+    return Table(LATENCIES, [{"metric": name, **data[key]} for key, name in NAMES.items()])
+
+
+def blocks(found: Found) -> list[Block]:
+    """Answer, latencies, what was waited for, service levels, assumptions."""
+    page: list[Block] = [Heading(found.subtitle), *(Paragraph(text) for text in _answer(found))]
+    if found.result is not None:
+        page += [Paragraph(""), table(found), Paragraph("")]
+        page += [Paragraph(text, bullet="·") for text in _details(found, found.result)]
+    return [*page, *assumed(found.assumptions())]
+
+
+def _answer(found: Found) -> Iterator[str]:
+    run, result = found.run, found.result
+    if result is None:
+        goals = " and ".join(f"{name} ≤ {1e3 * limit:g} ms" for name, limit in run.levels.items())
+        yield f"No request rate meets {goals}: a request that is alone already misses it, so no number of GPUs would."
+        return
+    data = result.to_json(run.levels)
+    if found.highest is not None:
+        found_at = f"The highest rate that meets the service level for {100 * run.attainment:g} % of the requests: "
+        yield found_at + f"{found.highest.request_rate:.3g} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
+        if found.highest.above is not None:
+            yield f"At {found.highest.above:.3g} requests/s it is {(found.highest.missed or '').upper()} that is missed."
+    rate = data["requests_per_s"]
+    if rate is None:
+        yield "Not one request could be served."
+        return
+    yield (
+        f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {rate:.3g} requests/s, "
+        f"{data['output_tokens_per_s']:,.0f} output tokens/s, {data['mean_in_system']:.3g} in the system on average."
+    )
+
+
+def _details(found: Found, result: Result) -> Iterator[str]:
+    run = found.run
+    load = load_of(result, run.deployment.max_num_seqs)
+    pool = f"the KV pool was at most {100 * load.kv_peak:.0f} % full, {sum(result.recorder.preemptions):,} preemptions"
+    yield f"Steps ran {100 * load.busy:.0f} % of the time, {100 * load.prefill:.0f} % with prompt tokens in them; {pool}."
+    if load.binding == "nothing":
+        yield "Nobody waited for a place in the batch."
+    else:
+        why = {
+            "max_num_seqs": f"all {run.deployment.max_num_seqs} places of the batch were taken (--max-num-seqs)",
+            "KV memory": f"the KV pool was over {100 * FULL_POOL:.0f} % full",
+            "prefill": "prompts waited for earlier prompts: the steps' token budget and speed",
+        }[load.binding]
+        yield f"Somebody waited {100 * load.waiting:.0f} % of the time; mostly {why}."
+    if result.prefix_cache_hit_rate:
+        yield f"{100 * result.prefix_cache_hit_rate:.1f} % of the prompt tokens were in the prefix cache."
+    if result.recorder.drafted_tokens:
+        yield f"{100 * result.recorder.accepted_tokens / result.recorder.drafted_tokens:.0f} % of the drafts were accepted."
+    for name, limit in run.levels.items():
+        share = float(result.good({name: limit}).mean())
+        yield f"{name.upper()} ≤ {1e3 * limit:g} ms: {100 * share:.1f} % of the requests."
+    if run.levels:
+        yield f"Goodput: {result.goodput(run.levels):.3g} requests/s meet every level."
+    for name, end in found.ends.items():
+        data = end.to_json()
+        parts = (f"{NAMES[key].strip()} {units.format(data[key]['mean'], 'time')}" for key in ("ttft_s", "tpot_s") if data[key]["mean"])
+        yield f"With step times at the {name} end of their interval, on average: {', '.join(parts)}."
+    rejected = result.recorder.rejected
+    for reason in list(dict.fromkeys(rejected.values()))[:3]:
+        yield f"Rejected: {reason}" + (f" (and {len(rejected) - 1:,} more)" if len(rejected) > 1 else "")
+        break
+
+
+def export(result: Result, timeline_file: Path | None, requests_file: Path | None) -> None:
+    """Writes the state over time (CSV, or a Chrome trace as .json) and one CSV row per request."""
+    if timeline_file is not None:
+        if timeline_file.suffix == ".json":
+            write_atomically(timeline_file, json.dumps(jsonout.plain(chrome_trace(result))) + "\n")
+        else:
+            series = timeline(result)
+            rows = [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+            write_atomically(timeline_file, _csv(rows))
+    if requests_file is not None:
+        write_atomically(requests_file, _csv(request_rows(result)))
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: jsonout.plain(value) for key, value in row.items()} for row in rows)
+    return out.getvalue()
