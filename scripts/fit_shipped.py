@@ -19,6 +19,7 @@ import pandas as pd
 from roofline.calibration import tables
 from roofline.calibration.blocks import fit_family
 from roofline.calibration.groups import groups
+from roofline.calibration.single_stream import fit_blocks
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump
 from roofline.profiles.catalog import load_hardware
 from roofline.timing.forms import FORMS
@@ -26,6 +27,7 @@ from roofline.timing.forms.base import DeviceSpec
 from roofline.timing.spec import device_spec
 
 SOURCE = Provenance(source="aiconfigurator-core", version="0.12.0", split="fit")
+STREAMS = Provenance(source="public batch-1 benchmarks (sources per row)", split="all rows; devices left out in turn")
 HEADER = """Constants of kernel forms, fitted by scripts/fit_shipped.py. Measurements: NVIDIA aiconfigurator-core 0.12.0 (Apache-2.0).
 Form of each family: roofline/timing/forms/. Names carry their unit; the rest are shares or pure numbers."""
 
@@ -40,7 +42,8 @@ def fit_rows(paths: list[Path]) -> pd.DataFrame:
     """All fit rows of the tables, normalised."""
     frames = [tables.normalised(tables.read(path)) for path in paths]
     whole = pd.concat(frames, ignore_index=True)
-    return whole[whole["split"] == "fit"] if "split" in whole else whole
+    kept = whole["split"].isin(("fit", "")) | whole["split"].isna() if "split" in whole else slice(None)
+    return whole.loc[kept]
 
 
 def main(arguments: list[str]) -> None:
@@ -64,6 +67,9 @@ def main(arguments: list[str]) -> None:
         blocks["generic"] += fitted.generic
         suspects, spent = sum(g.suspect for g in measured), time.perf_counter() - start
         print(f"{form.family}: {len(fitted.fits)} blocks, {suspects} suspect rows left out, {spent:.0f} s", flush=True)
+    streams = table[table["op"] == "single_stream"]
+    if len(streams):
+        blocks["single-stream"] = fit_blocks(streams, STREAMS)
     options.output.mkdir(parents=True, exist_ok=True)
     for name, found in blocks.items():
         (options.output / f"{name}.yaml").write_text(dump(CalibrationFile(id=name, blocks=tuple(found)), HEADER), encoding="utf-8")

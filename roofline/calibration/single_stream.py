@@ -96,7 +96,12 @@ def fit_streams(rows: Streams, token_s: Array, device: np.ndarray) -> dict[str, 
     weight = 1.0 / np.sqrt(sizes[index])
     weight = weight / weight.mean()
     start = np.concatenate([np.log([0.8, 0.8, 0.7]), [np.log(30.0)], np.zeros(2 * count), np.full(count, np.log(50.0))])
-    pull = np.concatenate([np.full(4, 1 / 0.3), np.full(count, 1 / _SPREAD_LAYER), np.full(count, 1 / _SPREAD_ETA), np.full(count, 1 / _SPREAD_TP)]) * _SOFT
+    pull = (
+        np.concatenate(
+            [np.full(4, 1 / 0.3), np.full(count, 1 / _SPREAD_LAYER), np.full(count, 1 / _SPREAD_ETA), np.full(count, 1 / _SPREAD_TP)]
+        )
+        * _SOFT
+    )
 
     def residual(x: Array) -> Array:
         return np.concatenate([weight * np.log(decode_seconds(rows, unpacked(x)) / token_s), pull * (x - start)])
@@ -106,7 +111,7 @@ def fit_streams(rows: Streams, token_s: Array, device: np.ndarray) -> dict[str, 
         return {"em": np.exp(x[:3]), "layer_us": layer, "eta": np.exp(x[4 + count : 4 + 2 * count]), "tp_us": np.exp(x[-count:])}
 
     reach = np.concatenate([np.full(3, 0.17), np.full(count + 1, 3.0), np.full(count, 0.7), np.full(count, 5.0)])  # 0.8 · e^0.17 = 0.95
-    return unpacked(least_squares(residual, start, bounds=(start - 5 * reach, start + reach), loss="soft_l1", f_scale=_SOFT).x)
+    return unpacked(least_squares(residual, start, bounds=(start - 5 * reach, start + reach), loss="soft_l1", f_scale=_SOFT, max_nfev=40).x)
 
 
 def measured(table: pd.DataFrame) -> tuple[Streams, Array, np.ndarray, pd.DataFrame]:
