@@ -111,8 +111,10 @@ def _qwen3(layers: int, hidden: int, heads: int, inner: int, **more: Any) -> dic
 
 
 def _gemma3(layers: int, hidden: int, heads: int, kv: int, inner: int, head_dim: int, window: int = 1024) -> dict[str, Any]:
+    """With the SigLIP tower of 896 × 896 pixels that all sizes from 4B on have."""
     base = _llama(layers, hidden, heads, kv, inner, 262208, 131072, head_dim=head_dim, sliding_window=window, sliding_window_pattern=6)
-    return base | {"model_type": "gemma3_text"}
+    tower = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "patch_size": 14, "image_size": 896}
+    return {"model_type": "gemma3", "text_config": base | {"model_type": "gemma3_text"}, "vision_config": tower}
 
 
 def _gemma2(layers: int, hidden: int, heads: int, kv: int, inner: int, head_dim: int) -> dict[str, Any]:
@@ -193,12 +195,9 @@ PUBLIC: dict[str, dict[str, Any]] = {
         "config": _llama(32, 3072, 24, 8, 8192, 200064, 131072, tie_word_embeddings=True) | {"model_type": "phi3"}, "source": CARD},
     "gemma-2-9b": {"hf_ids": ["google/gemma-2-9b-it", "google/gemma-2-9b"], "config": _gemma2(42, 3584, 16, 8, 14336, 256), "source": CARD},
     "gemma-2-27b": {"hf_ids": ["google/gemma-2-27b-it", "google/gemma-2-27b"], "config": _gemma2(46, 4608, 32, 16, 36864, 128), "source": CARD},
-    "gemma-3-4b": {"hf_ids": ["google/gemma-3-4b-it"], "config": _gemma3(34, 2560, 8, 4, 10240, 256), "source": CARD,
-        "assumptions": ["text model; the vision tower is not counted"]},
-    "gemma-3-12b": {"hf_ids": ["google/gemma-3-12b-it"], "config": _gemma3(48, 3840, 16, 8, 15360, 256), "source": CARD,
-        "assumptions": ["text model; the vision tower is not counted"]},
-    "gemma-3-27b": {"hf_ids": ["google/gemma-3-27b-it", "google/gemma-3-27b-pt"], "config": _gemma3(62, 5376, 32, 16, 21504, 128), "source": CARD,
-        "assumptions": ["text model; the vision tower is not counted"]},
+    "gemma-3-4b": {"hf_ids": ["google/gemma-3-4b-it"], "config": _gemma3(34, 2560, 8, 4, 10240, 256), "source": CARD},
+    "gemma-3-12b": {"hf_ids": ["google/gemma-3-12b-it"], "config": _gemma3(48, 3840, 16, 8, 15360, 256), "source": CARD},
+    "gemma-3-27b": {"hf_ids": ["google/gemma-3-27b-it", "google/gemma-3-27b-pt"], "config": _gemma3(62, 5376, 32, 16, 21504, 128), "source": CARD},
     "deepseek-v2-lite": {"hf_ids": ["deepseek-ai/DeepSeek-V2-Lite", "deepseek-ai/DeepSeek-V2-Lite-Chat"], "source": CARD, "config": {
         "model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
         "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,

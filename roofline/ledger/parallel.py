@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roofline.errors import ShardError
-from roofline.profiles.model import MLP, Attention, Model, MoE
+from roofline.profiles.model import MLP, Model, MoE
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Parallel:
         for name, layer in model.layers.items():
             if layer.mixer is not None:
                 _divides(f"layers.{name}.mixer.heads", layer.mixer.heads, self.tp, "tp")
-            if isinstance(layer.mixer, Attention):
-                kv = layer.mixer.kv_heads
-                if kv % self.tp and self.tp % kv:
-                    raise ShardError(f"layers.{name}.mixer.kv_heads = {kv} and tp {self.tp}: one must divide the other")
+            for field in ("kv_heads", "key_heads", "groups", "out_groups"):  # split, or copied where tp is larger
+                shared = getattr(layer.mixer, field, None)
+                if shared and shared % self.tp and self.tp % shared:
+                    raise ShardError(f"layers.{name}.mixer.{field} = {shared} and tp {self.tp}: one must divide the other")
             if isinstance(layer.ffn, MLP):
                 _divides(f"layers.{name}.ffn.intermediate", layer.ffn.intermediate, self.tp, "tp")
             if isinstance(layer.ffn, MoE):

@@ -54,9 +54,13 @@ def load_hardware(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()
 
 
 def load_model(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()) -> Model:
-    """The model called `name_or_path`: a profile's name, alias or hub id, or a path that modelfile reads. Raises as load_hardware."""
-    from roofline.profiles import modelfile
+    """The model called `name_or_path`: a profile's name, alias or hub id, a path that modelfile reads, or "hf:" and a
+    hub id to fetch from the hub. Raises as load_hardware does.
+    """
+    from roofline.profiles import hub, modelfile
 
+    if str(name_or_path).startswith(hub.PREFIX):
+        return hub.load(str(name_or_path).removeprefix(hub.PREFIX))
     return modelfile.load(find(MODELS, name_or_path, profile_dirs))
 
 

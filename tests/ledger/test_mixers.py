@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.batch import Batch
+from roofline.errors import ShardError
 from roofline.ledger import Op, Parallel, build_ledger, kv_bytes_per_token, kv_bytes_stored, layer_tensors, stage_weights
 from roofline.ledger.weights import Matrix
 from roofline.profiles.model import KDA, MLA, MLP, Attention, Compressed, GatedDelta, Indexer, Layer, Mamba, Mamba2, Mixer, Model, MoE
@@ -229,6 +230,20 @@ SHARDED: list[Mixer] = [
 def test_states_are_split_over_ranks(mixer: Mixer) -> None:
     one, four = (float(kv_bytes_stored(model_of(mixer), 100, parallel=Parallel(tp=tp))) for tp in (1, 4))
     assert four == one / 4
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        GatedDelta(heads=48, key_heads=16, key_dim=4, value_dim=4),
+        Mamba2(heads=12, head_dim=4, state_size=4, groups=8),
+        Attention(heads=12, kv_heads=4, head_dim=4),
+    ],
+    ids=lambda m: m.kind,
+)
+def test_heads_that_are_shared_must_fit_the_ranks(mixer: Mixer) -> None:
+    with pytest.raises(ShardError, match="one must divide the other"):
+        build_ledger(model_of(mixer, MLP(intermediate=12)), Batch.of([1]), parallel=Parallel(tp=3))
 
 
 def test_grids_of_batches_work_for_every_mixer() -> None:
