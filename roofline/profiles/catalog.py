@@ -57,10 +57,12 @@ def load_model(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()) -
     """The model called `name_or_path`: a profile's name, alias or hub id, a path that modelfile reads, or "hf:" and a
     hub id to fetch from the hub. Raises as load_hardware does.
     """
-    from roofline.profiles import hub, modelfile
+    from roofline.profiles import modelfile
 
-    if str(name_or_path).startswith(hub.PREFIX):
-        return hub.load(str(name_or_path).removeprefix(hub.PREFIX))
+    if str(name_or_path).startswith("hf:"):
+        from roofline.profiles import hub
+
+        return hub.load(str(name_or_path))
     return modelfile.load(find(MODELS, name_or_path, profile_dirs))
 
 

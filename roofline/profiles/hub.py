@@ -12,11 +12,12 @@ PREFIX = "hf:"
 _FILES = ("config.json", "hf_quant_config.json")
 
 
-def load(hub_id: str) -> Model:
-    """The model of a hub repository, from its config.json and hf_quant_config.json (cached by huggingface_hub).
+def load(name: str) -> Model:
+    """The model of a hub repository ("hf:owner/name"), from its config.json and hf_quant_config.json (cached by huggingface_hub).
 
     Raises MissingDependencyError without the extra `hub`, InputError when the hub does not answer or has no such repository.
     """
+    hub_id = name.removeprefix(PREFIX)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

@@ -41,7 +41,7 @@ def test_a_hub_that_does_not_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         raise ConnectionError("no route\nto host")
 
     client(monkeypatch, download)
-    with pytest.raises(InputError, match="hf:some/model cannot be fetched: ConnectionError: no route$"):
+    with pytest.raises(InputError, match=r"hf:some/model cannot be fetched: ConnectionError: no route$"):
         catalog.load_model("hf:some/model")
 
 
