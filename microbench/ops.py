@@ -76,6 +76,11 @@ def moving_op(name: str, *, read: float, written: float, flops: float = 0.0, com
     )
 
 
+def output(device: str, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor to write into whose pages exist: the first touch of fresh memory would be timed with the first call."""
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
 def relative_error(result: torch.Tensor, truth: torch.Tensor) -> float:
     """Norm of the difference to a float64 result / norm of that; NaN when either has NaN or infinity."""
     difference = (result.double() - truth).norm() / truth.norm().clamp_min(1e-300)

@@ -1,7 +1,7 @@
 """Writes README.md and held_out.csv of a folder of microbenchmark records: `python scripts/report_microbench.py FOLDER`.
 
-The folder has run_1.jsonl, run_2.jsonl, run_3.jsonl (the same sweep three times), calibration.jsonl (more samples of the shapes
-that constants are fitted to) and collectives.jsonl. Nothing is measured here: the same records give the same text.
+The folder has run_1.jsonl, run_2.jsonl, run_3.jsonl (the same sweep three times), calibration*.jsonl (more samples of single
+groups), collectives.jsonl, and run.json (what the machine was, and the seconds of the three processes). Nothing is measured here: the same records give the same text.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def page(folder: Path) -> str:
     paths = [folder / f"run_{i}.jsonl" for i in (1, 2, 3)]
     runs = [measurements(path) for path in paths]
     facts = environment(paths[0])
-    cases = pooled([m for run in [*runs, measurements(folder / "calibration.jsonl")] for m in run])
+    cases = pooled([m for run in [*runs, *map(measurements, sorted(folder.glob("calibration*.jsonl")))] for m in run])
     machine = fit_machine(cases)
     write_held_out(machine, folder / "held_out.csv")
     roofs = measured_roofs([m for run in runs for m in run])
@@ -169,6 +169,7 @@ def page(folder: Path) -> str:
         "## Copy out of memory",
         "",
         *[f"- Run {i}: {copies(run)}" for i, run in enumerate(runs, 1)],
+        f"- All runs together: {copies(cases)}",
         "",
         "## Held-out shapes",
         "",

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from microbench.device import DTYPES, Device
 from microbench.measure import Case, Trial
-from microbench.ops import Heads, attention_ops, relative_error
+from microbench.ops import Heads, attention_ops, output, relative_error
 from roofline.batch import Batch
 from roofline.ledger import Op
 
@@ -71,8 +71,8 @@ def naive(batch: int, tokens: int, of: Heads, dtype: str, *, cold: bool = True) 
 
     def build(d: Device) -> Trial:
         q, k, v = (d.take(DTYPES[dtype], batch, of.heads, tokens, of.head_dim) for _ in range(3))
-        scores, weights = (torch.empty(batch, of.heads, tokens, tokens, dtype=q.dtype, device=d.kind) for _ in range(2))
-        out, scaled = torch.empty_like(q), q * of.head_dim**-0.5
+        scores, weights = (output(d.kind, q.dtype, batch, of.heads, tokens, tokens) for _ in range(2))
+        out, scaled = torch.ones_like(q), q * of.head_dim**-0.5
 
         def call() -> None:
             torch.matmul(scaled, k.transpose(-1, -2), out=scores)

@@ -9,7 +9,7 @@ import torch
 
 from microbench.device import DTYPES, Device
 from microbench.measure import Case, Trial
-from microbench.ops import gemm_op, relative_error
+from microbench.ops import gemm_op, output, relative_error
 from roofline.errors import InputError
 from roofline.ledger import Op
 
@@ -44,21 +44,21 @@ def _plain(d: Device, m: int, n: int, k: int, dtype: str) -> Trial:
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     kind = DTYPES[dtype]
     x, w = d.take(kind, m, k), d.take(kind, n, k)
-    y = torch.empty(m, n, dtype=kind, device=d.kind)
+    y = output(d.kind, kind, m, n)
     return Trial(lambda: torch.mm(x, w.t(), out=y), (x, w), (y,), lambda: _sampled_error(y, x, w))
 
 
 def _fp8(d: Device, m: int, n: int, k: int) -> Trial:
     x, w = d.take(DTYPES["fp8"], m, k), d.take(DTYPES["fp8"], n, k)
     one = torch.ones((), device=d.kind)
-    y = torch.empty(m, n, dtype=torch.bfloat16, device=d.kind)
+    y = output(d.kind, torch.bfloat16, m, n)
     call = partial(torch._scaled_mm, x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, out=y)
     return Trial(call, (x, w), (y,), lambda: _sampled_error(y, x, w))
 
 
 def _int8(d: Device, m: int, n: int, k: int) -> Trial:
     x, w = d.take(torch.int8, m, k), d.take(torch.int8, n, k)
-    y = torch.empty(m, n, dtype=torch.int32, device=d.kind)
+    y = output(d.kind, torch.int32, m, n)
     return Trial(lambda: torch._int_mm(x, w.t(), out=y), (x, w), (y,), lambda: _sampled_error(y, x, w))
 
 

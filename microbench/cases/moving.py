@@ -10,7 +10,7 @@ from torch.nn.functional import rms_norm, silu
 
 from microbench.device import DTYPES, Device
 from microbench.measure import Case, Trial
-from microbench.ops import moving_op, relative_error
+from microbench.ops import moving_op, output, relative_error
 
 # Arrays that each kernel reads and writes, and its FLOPs per element.
 _STREAMS = {"copy": (1, 1, 0), "read": (1, 0, 1), "triad": (2, 1, 2), "numpy_copy": (1, 1, 0)}
@@ -31,7 +31,7 @@ def stream(kernel: str, level: str, total_bytes: int, *, cold: bool) -> Case:
         if kernel == "read":
             total = torch.empty((), device=d.kind)
             return Trial(lambda: torch.sum(a, dim=0, out=total), (a,), (), lambda: float(abs(total.double() - a.double().sum()) / elements))
-        out = torch.empty(elements, device=d.kind)
+        out = output(d.kind, torch.float32, elements)
         if kernel == "triad":
             c = d.take(torch.float32, elements)
             return Trial(
@@ -59,7 +59,7 @@ def elementwise(kernel: str, tokens: int, width: int, dtype: str, *, cold: bool 
 
     def build(d: Device) -> Trial:
         a, b = (d.take(DTYPES[dtype], tokens, width) for _ in range(2))
-        out = torch.empty_like(a)
+        out = output(d.kind, a.dtype, tokens, width)
         if kernel == "residual_add":
             return Trial(lambda: torch.add(a, b, out=out), (a, b), (out,), lambda: relative_error(out, a.double() + b.double()))
         if kernel == "mlp_act":
