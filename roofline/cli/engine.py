@@ -107,6 +107,7 @@ def engine(
     from roofline.engine import build, parallel
     from roofline.engine.sampler import Sampling
 
+    sampling = Sampling(temperature, top_p, seed)
     if threads:
         torch.set_num_threads(threads)
     how = build.Options(
@@ -124,13 +125,13 @@ def engine(
     config = VllmConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=min(max_num_seqs, max_num_batched_tokens))
     scheduler = setup.static_scheduler(static_batching) if static_batching else setup.scheduler(config, prefix_caching=prefix_caching)
     workload = _Asked(trace, num_requests, request_rate, max_concurrency, input_len, output_len, seed).workload()
-    _check_requests(scheduler, workload, Sampling(temperature, top_p, seed))
+    _check_requests(scheduler, workload)
     if tp > 1 and "RANK" not in os.environ:
         if code := parallel.launch(tp, parallel.own_command()):
             raise RooflineError(f"a rank of {tp} ended with exit code {code}; its message stands above")
         return
     setup.ranks.connect(device)
-    run = _run(setup, scheduler, workload, Sampling(temperature, top_p, seed), warmup)
+    run = _run(setup, scheduler, workload, sampling, warmup)
     setup.ranks.close()
     if setup.ranks.rank == 0:
         if records is not None:
@@ -173,9 +174,8 @@ def _speculation(text: str, random_weights: bool) -> Speculation | None:
     return Speculation("model", int(count), load_model(name), _folder(name, random_weights))
 
 
-def _check_requests(scheduler: Scheduler, workload: Workload, sampling: Sampling) -> None:
-    """Stops before anything is loaded if no request can run; sampling has been checked by being made."""
-    del sampling
+def _check_requests(scheduler: Scheduler, workload: Workload) -> None:
+    """Stops before anything is loaded if no request can run."""
     reasons = [reason for index in range(len(workload)) if (reason := scheduler.why_never(workload.request(index)))]
     if len(reasons) == len(workload):
         raise InputError(f"none of the {len(reasons)} requests can run: {reasons[0]}")

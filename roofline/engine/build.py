@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -158,13 +159,17 @@ def _has_experts(model: Model) -> bool:
 
 
 def _check_memory(model: Model, options: Options, ranks: Ranks, device: torch.device) -> None:
-    """The KV pool alone must fit into what the device has free."""
+    """Weights and KV pool must fit into what the device has free."""
     if options.num_blocks < 2 or options.block_size < 1:
         raise InputError(f"{options.num_blocks} KV blocks of {options.block_size} tokens: at least 2 blocks of 1 are needed")
-    need = options.num_blocks * options.block_size * bytes_per_token(model, KvFormat(options.torch_dtype, options.kv), ranks.size)
+    each = {"": options.torch_dtype.itemsize, "int4": 0.5}.get(options.weights, 1)
+    weights = each * sum(math.prod(shape) for shape in expected_shapes(model).values()) / ranks.size
+    kv = options.num_blocks * options.block_size * bytes_per_token(model, KvFormat(options.torch_dtype, options.kv), ranks.size)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
-    if free and need > free:
-        raise InputError(f"{options.num_blocks} KV blocks take {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; use fewer blocks")
+    if free and weights + kv > free:
+        raise InputError(
+            f"{model.name} takes {weights / 1e9:.1f} GB and {options.num_blocks} KV blocks {kv / 1e9:.1f} GB; {free / 1e9:.1f} GB are free"
+        )
 
 
 def _free_memory() -> int:

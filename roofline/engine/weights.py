@@ -150,27 +150,28 @@ class FolderWeights:
     """
 
     def __init__(self, folder: Path, shapes: Shapes, device: torch.device | str = "cpu") -> None:
-        self._device = str(device)
-        files = sorted(folder.glob("*.safetensors"))
+        files = {path: _open(path, str(device)) for path in sorted(folder.glob("*.safetensors"))}
         if not files:
             raise ProfileError("has no *.safetensors file", path=folder)
-        self._files = {name: file for file in files for name in _open(file, self._device).keys()}  # noqa: SIM118 - not a mapping
-        missing = [name for name in shapes if name not in self._files]
+        self._found = {name: (path, file) for path, file in files.items() for name in file.keys()}  # noqa: SIM118 - not a mapping
+        missing = [name for name in shapes if name not in self._found]
         if missing:
             raise ProfileError(f"{len(missing)} tensors are missing, the first is {missing[0]}", path=folder)
-        for name, shape in shapes.items():
-            found = tuple(_open(self._files[name], self._device).get_slice(name).get_shape())
-            if found != shape:
-                raise ProfileError(f"has shape {found}; the configuration needs {shape}", path=self._files[name], key=name)
-        for name, file in self._files.items():
-            if name not in shapes and not _ignorable(name, shapes):
-                raise ProfileError("is a tensor that the forward pass would not use; is the configuration complete?", path=file, key=name)
+        for name, (path, file) in self._found.items():
+            if name not in shapes:
+                if not _ignorable(name, shapes):
+                    raise ProfileError(
+                        "is a tensor that the forward pass would not use; is the configuration complete?", path=path, key=name
+                    )
+            elif (shape := tuple(file.get_slice(name).get_shape())) != shapes[name]:
+                raise ProfileError(f"has shape {shape}; the configuration needs {shapes[name]}", path=path, key=name)
 
     def tensor(self, name: str) -> Tensor:
         """See Weights; in the type of the file."""
-        tensor: Tensor = _open(self._files[name], self._device).get_tensor(name)
+        path, file = self._found[name]
+        tensor: Tensor = file.get_tensor(name)
         if not torch.isfinite(tensor).all():
-            raise ProfileError("holds NaN or infinity; the file is damaged", path=self._files[name], key=name)
+            raise ProfileError("holds NaN or infinity; the file is damaged", path=path, key=name)
         return tensor
 
 

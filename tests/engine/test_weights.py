@@ -92,7 +92,7 @@ def test_seeded_weights_depend_on_seed_and_name_only() -> None:
         ({"dtype": "fp8"}, "computes in fp32"),
         ({"mode": "graphs"}, "graphs need a CUDA device"),
         ({"num_blocks": 1}, "at least 2 blocks"),
-        ({"num_blocks": 10**12}, r"KV blocks take .* GB and .* are free"),
+        ({"num_blocks": 10**12}, r"tiny llama takes 0.0 GB and 1000000000000 KV blocks .* GB; .* GB are free"),
         ({"weights": "int4", "dtype": "fp64"}, "16-bit activations"),
     ],
 )
