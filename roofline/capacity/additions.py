@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from roofline.capacity.blocks import LayerKind, layer_kinds
 from roofline.errors import InputError
-from roofline.ledger import AS_SHIPPED, SINGLE, Parallel, Precision, stage_weights
+from roofline.ledger import AS_SHIPPED, SINGLE, Parallel, Precision, extra_weights, stage_weights
 from roofline.profiles.model import Model
 
 
@@ -48,5 +48,6 @@ def multi_token_prediction(model: Model, *, parallel: Parallel = SINGLE, precisi
         raise InputError(
             f"{model.name} has no multi-token-prediction block; its extras: {', '.join(e.name for e in model.extras) or 'none'}"
         )
-    drafted = draft_layers(model, 1, sum(extra.bytes for extra in blocks) / parallel.tp, parallel=parallel, precision=precision)
+    stored = sum(extra_weights(model, extra).bytes for extra in blocks)
+    drafted = draft_layers(model, 1, stored / parallel.tp, parallel=parallel, precision=precision)
     return Addition(blocks[0].name, drafted.weight_bytes, drafted.kinds)

@@ -13,7 +13,7 @@ from roofline.cli import options
 from roofline.cli.output import Answer, emit, print_text, write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
 from roofline.cli.shell import new_app
-from roofline.ledger import active_parameters, kv_bytes_per_token, parameters, stage_weights
+from roofline.ledger import active_parameters, extra_weights, kv_bytes_per_token, parameters, stage_weights
 from roofline.profiles import catalog
 from roofline.profiles.model import MLA, MLP, Attention, Layer, Model, MoE
 
@@ -112,7 +112,8 @@ def _described(command: str, model: Model, inputs: dict[str, Any]) -> Answer:
     ]
     by_part = stage_weights(model).bytes_by_role
     parts = [{"part": part, "bytes": size, "share": size / summary["weight_bytes"]} for part, size in by_part.items()]
-    extras = [extra.model_dump() for extra in model.extras]
+    held = [extra_weights(model, extra) for extra in model.extras]
+    extras = [extra.model_dump() | {"parameters": w.parameters, "bytes": w.bytes} for extra, w in zip(model.extras, held, strict=True)]
     table = Table(LAYERS, layers)
     blocks: list[Block] = [
         Heading(f"{model.name}: {model.num_layers} layers, hidden size {model.hidden_size:,}, vocabulary {model.vocab_size:,}"),
@@ -122,9 +123,9 @@ def _described(command: str, model: Model, inputs: dict[str, Any]) -> Answer:
         Heading("Weights"),
         Table((Column("part", "part"), Column("bytes", "bytes", "bytes"), Column("share", "share", "percent")), parts),
     ]
-    for extra in model.extras:
+    for extra, weights in zip(model.extras, held, strict=True):
         how = "loaded" if extra.loaded else "not loaded"
-        blocks.append(Paragraph(f"Beside the text model: {extra.name}, {extra.parameters:,} parameters, {how} by engines. {extra.note}"))
+        blocks.append(Paragraph(f"Beside the text model: {extra.name}, {weights.parameters:,} parameters, {how} by engines. {extra.note}"))
     blocks += [Paragraph(""), Paragraph(f"Source: {model.source}", style="dim"), *assumed(model.assumptions)]
     data = summary | {
         "hf_ids": model.hf_ids,
