@@ -1,7 +1,8 @@
-"""Writes README.md and held_out.csv of a folder of microbenchmark records: `python scripts/report_microbench.py FOLDER`.
+"""Writes README.md, held_out.csv and roofs.png of a folder of microbenchmark records: `python scripts/report_microbench.py FOLDER`.
 
 The folder has run_1.jsonl, run_2.jsonl, run_3.jsonl (the same sweep three times), calibration*.jsonl (more samples of single
-groups), collectives.jsonl, and run.json (what the machine was, and the seconds of the three processes). Nothing is measured here: the same records give the same text.
+groups), collectives.jsonl, and run.json (what the machine was, and the seconds of the three processes).
+Nothing is measured here: the same records give the same text.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.summary import interval, measured_roofs
+from microbench.summary import interval, measured_roofs, rows
 from microbench.sweep import drift
 from roofline import units
 from roofline.calibration.machine import FAMILIES, Machine, fit_machine
+from roofline.charts.measured_roofs import measured_roofs as measured_roofs_chart
+from roofline.charts.save import save
 from roofline.records import Measurement, read_jsonl
 from roofline.timing.host import PREFIX
 
 
 def measurements(path: Path) -> list[Measurement]:
     """The measurements of a records file."""
-    rows = (row for _, row in read_jsonl(path, skip_cut_lines=True))
-    return [Measurement.from_json(row) for row in rows if row["kind"] == "measurement"]
+    return [Measurement.from_json(row) for _, row in read_jsonl(path, skip_cut_lines=True) if row["kind"] == "measurement"]
 
 
 def environment(path: Path) -> dict:
@@ -141,6 +143,9 @@ def page(folder: Path) -> str:
     cases = pooled([m for run in [*runs, *map(measurements, sorted(folder.glob("calibration*.jsonl")))] for m in run])
     machine = fit_machine(cases)
     write_held_out(machine, folder / "held_out.csv")
+    best = measured_roofs(cases)
+    command = f"python scripts/report_microbench.py {folder.name}"
+    save(measured_roofs_chart(facts["cpu"], rows(cases, best), best.peaks, best.bandwidth, "of all runs", command), folder / "roofs.png")
     roofs = measured_roofs([m for run in runs for m in run])
     noted = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     head = [
