@@ -112,8 +112,8 @@ def _row(op: Op, hardware: Hardware, software: str) -> _Row | None:
     if op.kind == "collective":
         key = Key(software, "bf16", "custom_all_reduce") if op.name == "all_reduce" else Key("nccl", "fp16", _NCCL[op.name])
         return "collective", {"ranks": op.shape["ranks"], "bytes": op.shape["bytes"]}, key
-    if op.kind in ("prefill_attention", "decode_attention") and op.shape and op.compute in ("bf16", "fp16"):
-        return _attention(op, software)
+    if op.kind.endswith("_attention") and op.compute in ("bf16", "fp16") and "kv_dtype" in op.shape:
+        return _attention(op, software)  # indexers and compressed caches are no measured kernels
     return None
 
 
@@ -128,8 +128,11 @@ def _attention(op: Op, software: str) -> _Row:
     else:
         columns["new_tokens"] = np.maximum(batch.new, 1.0)
     if shape.get("mla"):
-        if op.kind == "prefill_attention":  # measured without cached tokens: as many new ones as give the same pairs
-            columns["new_tokens"] = np.sqrt(batch.new * (batch.new + 2 * batch.past))
+        seen = shape["top_k"] or np.inf  # positions that a token attends to at most
+        if op.kind == "decode_attention":
+            columns["context"] = np.minimum(batch.past + 1, seen)
+        else:  # measured without cached tokens: as many new ones as give the same pairs
+            columns["new_tokens"] = np.sqrt(2 * batch.new * np.minimum(batch.past + batch.new / 2, seen))
         return "mla_decode" if op.kind == "decode_attention" else "mla_prefill", columns, Key(software, kv_dtype=kv)
     if op.kind == "prefill_attention":
         columns["past_tokens"] = batch.past

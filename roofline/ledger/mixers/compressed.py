@@ -119,6 +119,6 @@ def _attention(spec: Compressed, kind: str, batch: Batch, context: CoreContext) 
         kv_read_bytes_each=read * stored,
         kv_write_bytes_each=written * stored,
         activation_bytes_each=2 * tokens * heads * spec.head_dim * context.activation.bytes_per_element,
-        shape={"heads": heads, "kv_heads": 1, "head_dim": spec.head_dim, "window": spec.window, "kv_dtype": context.kv.name},
+        shape={"compressed": True, "heads": heads, "kv_heads": 1, "head_dim": spec.head_dim},
         batch=batch,
     )

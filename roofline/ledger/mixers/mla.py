@@ -95,6 +95,6 @@ def _attention(spec: MLA, kind: str, batch: Batch, context: CoreContext, *, abso
         kv_read_bytes_each=read * stored,
         kv_write_bytes_each=tokens * stored,
         activation_bytes_each=tokens * heads * (query + value) * context.activation.bytes_per_element,
-        shape={"mla": True, "heads": heads, "kv_dtype": context.kv.name},
+        shape={"mla": True, "heads": heads, "kv_dtype": context.kv.name, "top_k": top_k},
         batch=batch,
     )
