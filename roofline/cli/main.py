@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "hardware": "Known devices: list, show, detect, compare.",
     "chart": "A figure as PDF, PNG or SVG, with its data as CSV.",
     "simulate": "Requests under load: latencies, goodput, queues, the highest rate.",
+    "sweep": "Many configurations from a file, resumable; the Pareto front.",
     "report": "The whole story as PDF, HTML or Markdown.",
     "bench": "Microbenchmarks of this machine, as records.",
     "engine": "Run a workload on the reference engine.",

@@ -11,6 +11,7 @@ import typer
 
 from roofline.cli import options, plan_page
 from roofline.cli.output import Answer, emit
+from roofline.cli.render import Block
 from roofline.cli.shell import GoodputCommand, new_app
 from roofline.errors import InputError
 from roofline.ledger import Conventions, Parallel, Precision
@@ -46,6 +47,10 @@ UsdPerHour = Annotated[
 ]
 ChartFile = Annotated[Path | None, typer.Option("--chart", metavar="FILE", help="Also the batch curve as a figure: .pdf, .png or .svg.")]
 
+SearchLayouts = Annotated[bool, typer.Option("--search", help="Also simulate layouts for the load: the fewest GPUs, mixed or split.")]
+Speedups = Annotated[bool, typer.Option("--speedups", help="Also what number formats, tensor parallelism and speculation gain, by phase.")]
+Drafts = Annotated[str, typer.Option(metavar="K:A", help="For --speedups: K drafts per step, each right with probability A.")]
+
 
 @app.command(cls=GoodputCommand)
 def plan(
@@ -74,6 +79,9 @@ def plan(
     price: UsdPerHour = None,
     full: options.FullAttention = False,
     chart: ChartFile = None,
+    search: SearchLayouts = False,
+    speedups: Speedups = False,
+    speculative: Drafts = "3:0.7",
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,
@@ -105,16 +113,32 @@ def plan(
         "ttft_s": load.ttft_s, "tpot_s": load.tpot_s, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "weights": weights,
         "kv_dtype": kv_dtype, "causal": not full, **memory,
     }  # fmt: skip
-    answer = Answer(
-        "plan",
-        inputs,
-        plan_document(found),
-        plan_page.curve_table(found),
-        plan_page.blocks(found),
-        found.assumptions,
-        0 if found.fits and found.meets_load else 3,
-    )
+    data, page, met = plan_document(found), plan_page.blocks(found), found.fits and found.meets_load
+    if search:
+        met = _search(found, memory, data, page)
+    if speedups:
+        from roofline.cli import search_page
+        from roofline.cli.simulate import speculation
+
+        data["speedups"], sections = search_page.speedups(setup, load, speculation(speculative))
+        page += sections
+    answer = Answer("plan", inputs, data, plan_page.curve_table(found), page, found.assumptions, 0 if met else 3)
     emit(answer, as_json=as_json, as_csv=as_csv, path=output)
+
+
+def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any], page: list[Block]) -> bool:
+    """Adds the search for the fewest GPUs to a plan's data and page; whether some layout meets the load."""
+    from roofline.cli import search_page
+    from roofline.cli.simulate import show_progress
+    from roofline.planning.search import search
+
+    options = {name: value for name, value in memory.items() if value is not None}
+    best = search(found.setup, found.load, progress=show_progress, **options)
+    show_progress("")
+    price = min((price.usd_per_gpu_hour for price in found.setup.hardware.prices if "demand" in price.terms), default=None)
+    data["search"] = search_page.search_data(best)
+    page += search_page.search_blocks(best, found.cost.price.usd_per_gpu_hour if found.cost else price, found.load)
+    return best.best is not None
 
 
 def service_levels(words: list[str]) -> dict[str, float]:

@@ -117,7 +117,7 @@ def simulate(
     )
     speculating = None
     if speculative is not None:
-        drafts, acceptance = _speculation(speculative)
+        drafts, acceptance = speculation(speculative)
         drafter: Model | str = draft if draft in ("head", "ngram") else load_model(draft)
         middle = lengths.input_len + lengths.output_len // 2
         speculating = speculate(
@@ -134,8 +134,8 @@ def simulate(
     )  # fmt: skip
     pools = None if disaggregated is None else asked.Disaggregated(*_ratio(disaggregated), _bandwidth(kv_link, device))
     run = Run(deployment, traffic, levels, attainment, replicas, router, pools, seed)
-    found = run.max_rate(_progress) if find_max_rate else run.once(band=band)
-    _progress("")
+    found = run.max_rate(show_progress) if find_max_rate else run.once(band=band)
+    show_progress("")
     if found.result is not None:
         simulate_page.export(found.result, timeline, requests_file)
     if chart is not None:
@@ -169,7 +169,7 @@ def service_levels(words: list[str]) -> dict[str, float]:
     return found
 
 
-def _speculation(text: str) -> tuple[int, float]:
+def speculation(text: str) -> tuple[int, float]:
     match = re.fullmatch(r"(\d+):(\d*\.?\d+)", text)
     if not match or not 1 <= int(match[1]) <= 64 or not 0 <= float(match[2]) <= 1:
         raise InputError(f"--speculative {text!r}: write DRAFTS:ACCEPTANCE, like 3:0.7 (1 to 64 drafts, acceptance 0 to 1)")
@@ -198,7 +198,7 @@ def _inputs(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in hidden}
 
 
-def _progress(text: str) -> None:
+def show_progress(text: str) -> None:
     """One line on a terminal's stderr, in place; an empty text takes it away."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")

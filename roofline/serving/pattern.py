@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline import units
 from roofline.serving.export import timeline
 from roofline.serving.statistics import Result
 from roofline.serving.waiting import FULL_POOL
@@ -27,7 +28,8 @@ def pattern(result: Result) -> tuple[str, str]:
     half = len(waiting) // 2
     early, late = (float(part.mean()) if len(part) else 0.0 for part in (waiting[:half], waiting[half:]))
     if half > 2 and late > 2 * early + 1 and waiting[-1] > 0.5 * waiting.max() > 1:
-        return "overload", "more arrives than is served: the queue and with it TTFT grow as long as that lasts"
+        worst = _time(float(np.nanmax(result.ttft_s)))
+        return "overload", f"more arrives than is served; the queue grows to {waiting.max():.0f} requests and TTFT to {worst}"
     lost = sum(result.recorder.preemptions)
     if lost:
         full = float((series["kv_usage"] >= FULL_POOL).mean())
@@ -39,8 +41,17 @@ def pattern(result: Result) -> tuple[str, str]:
         return "burst", f"a burst makes up to {waiting.max():.0f} requests wait; afterwards the queue empties again"
     slope = _correlation(series["running"], series["tpot_s"])
     if slope > 0.7 and np.nanmax(series["tpot_s"]) > 1.3 * np.nanmin(series["tpot_s"]):
-        return "ramp", "TPOT follows the number of running requests, and nobody waits long"
-    return "steady", "TTFT, TPOT and concurrency stay level"
+        low, high = (_time(float(end(series["tpot_s"]))) for end in (np.nanmin, np.nanmax))
+        return "ramp", f"TPOT follows the number of running requests, from {low} to {high}, and nobody waits long"
+    return "steady", f"TTFT stays near {_time(float(np.nanmean(result.ttft_s)))}, TPOT near {_time(_mean(result.tpot_s))}"
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
+
+
+def _time(seconds: float) -> str:
+    return units.format(seconds, "time")
 
 
 def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:

@@ -1,0 +1,236 @@
+"""Many configurations from one file: every combination planned or simulated, one record per line, resumable, and the Pareto front."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roofline.errors import InputError, MissingDependencyError, RooflineError
+from roofline.ledger import Parallel, Precision
+from roofline.phases import Setup
+from roofline.planning.load import Load, operate
+from roofline.profiles.catalog import load_hardware, load_model
+from roofline.serving.asked import Lengths, Traffic, serve
+from roofline.serving.deployment import Policy, deploy
+from roofline.serving.statistics import Summary
+
+Backend = Literal["loky", "sequential", "dask", "ray"]
+
+
+class Axes(BaseModel):
+    """What a sweep varies: each a value or a list of values; every combination is one configuration."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: list[str]
+    hardware: list[str]
+    tp: list[int] = [1]
+    pp: list[int] = [1]
+    ep: list[int] = [1]
+    dp: list[int] = [1]
+    weights: list[str | None] = [None]
+    kv_dtype: list[str | None] = [None]
+    engine: list[str] = ["vllm"]
+    max_num_batched_tokens: list[int | None] = [None]
+    max_num_seqs: list[int | None] = [None]
+    input_len: list[int] = [1024]
+    output_len: list[int] = [256]
+    concurrency: list[int | None] = [None]
+    request_rate: list[float | None] = [None]
+    trace: list[str | None] = [None]
+
+
+class Spec(BaseModel):
+    """A sweep file. method: closed (the closed form, at a concurrency) or simulate. num_requests, seed: of each simulation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    axes: Axes
+    method: Literal["closed", "simulate"] = "simulate"
+    num_requests: int = Field(200, ge=1)
+    seed: int = 0
+    ttft_ms: float | None = Field(None, gt=0)
+    tpot_ms: float | None = Field(None, gt=0)
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """Service levels in seconds by name."""
+        return {name: value / 1e3 for name, value in (("ttft", self.ttft_ms), ("tpot", self.tpot_ms)) if value is not None}
+
+
+def load_spec(path: Path) -> Spec:
+    """Reads a sweep file. Raises InputError (file:line:key and the fix)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise InputError(f"{where}: not YAML ({getattr(error, 'problem', error)})") from None
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: a sweep file is a mapping with `axes:` (model, hardware, tp, concurrency …)")
+    axes = document.get("axes")
+    if isinstance(axes, dict):
+        document = document | {"axes": {key: value if isinstance(value, list) else [value] for key, value in axes.items()}}
+    try:
+        return Spec.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+        raise InputError(f"{path}:{_line_of(text, key)}:{key}: {first['msg']}; known keys: {', '.join(_known(key))}") from None
+
+
+def _line_of(text: str, key: str) -> int:
+    name = key.rsplit(".", 1)[-1]
+    return next((number for number, line in enumerate(text.splitlines(), 1) if line.strip().startswith(f"{name}:")), 1)
+
+
+def _known(key: str) -> list[str]:
+    return list(Axes.model_fields if key.startswith("axes.") else Spec.model_fields)
+
+
+def configurations(spec: Spec) -> list[dict[str, Any]]:
+    """Every combination of the axes, in order of the file's axes."""
+    values = {name: getattr(spec.axes, name) for name in Axes.model_fields}
+    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+
+
+def evaluate(configuration: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    """One record: the configuration, its key, and its figures in base units, or an `error`."""
+    record: dict[str, Any] = {"key": key_of(configuration, spec), **configuration}
+    try:
+        return record | _figures(configuration, spec)
+    except RooflineError as error:
+        return record | {"error": str(error)}
+
+
+def key_of(configuration: Mapping[str, Any], spec: Spec) -> str:
+    """Names a configuration under a method, so that a resumed sweep knows what it has."""
+    rest = spec.model_dump(exclude={"axes"})
+    text = json.dumps([dict(configuration), rest], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _figures(one: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
+    parallel = Parallel(tp=one["tp"], pp=one["pp"], ep=one["ep"], dp=one["dp"])
+    precision = Precision(weights=one["weights"], kv=one["kv_dtype"])
+    model, hardware = load_model(one["model"]), load_hardware(one["hardware"])
+    limits = {name: one[name] for name in ("max_num_batched_tokens", "max_num_seqs")}
+    server = deploy(model, hardware, parallel, precision, engine=one["engine"], policy=Policy(), **limits)
+    if spec.method == "closed":
+        load = Load(one["input_len"], one["output_len"])
+        held = min(server.memory.max_sequences(load.longest), server.max_num_seqs * server.engines)
+        wanted = one["concurrency"] or held
+        if wanted > held:
+            raise InputError(f"{wanted} requests of {load.longest} tokens do not fit at once: {held} do")
+        point = operate(Setup(model, hardware, parallel, precision, server.engine), load, wanted)
+        figures = {"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "requests_per_s": point.request_rate}
+        rate = point.request_rate * load.output_len
+        met = all(figures[f"{name}_s"] <= limit for name, limit in spec.levels.items())
+    else:
+        trace = Path(one["trace"]) if one["trace"] else None
+        lengths = Lengths(one["input_len"], one["output_len"])
+        traffic = Traffic(
+            trace, request_rate=one["request_rate"], concurrency=one["concurrency"], num_requests=spec.num_requests, lengths=lengths,
+            seed=spec.seed,
+        )  # fmt: skip
+        result = serve(server, traffic.workload(), seed=spec.seed)
+        data = result.to_json()
+        figures = {"ttft_s": data["ttft_s"]["mean"], "tpot_s": data["tpot_s"]["mean"], "requests_per_s": data["requests_per_s"]}
+        figures |= {"ttft_p99_s": Summary.of(result.ttft_s).p99, "itl_p99_s": data["itl_s"]["p99"], "preemptions": data["preemptions"]}
+        rate = data["output_tokens_per_s"] or 0.0
+        met = not spec.levels or float(result.good(spec.levels).mean()) >= 0.9
+    gpus = parallel.gpus
+    return figures | {"gpus": gpus, "output_tokens_per_s": rate, "output_tokens_per_s_per_gpu": rate / gpus, "meets_goodput": met}
+
+
+def sweep(
+    spec: Spec,
+    records: Path | None,
+    *,
+    backend: Backend = "loky",
+    jobs: int = -1,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> list[dict[str, Any]]:
+    """Evaluates what `records` (JSON lines, appended to as results come) lacks; returns all records in the order of configurations.
+
+    backend: local processes (loky), this process (sequential), or an existing dask or ray cluster. Ctrl-C keeps what is written.
+    Raises MissingDependencyError without joblib (except sequential).
+    """
+    every = configurations(spec)
+    known = {record["key"]: record for record in read_records(records)} if records is not None else {}
+    missing = [one for one in every if key_of(one, spec) not in known]
+    for done, record in enumerate(_results(missing, spec, backend, jobs), len(every) - len(missing) + 1):
+        known[record["key"]] = record
+        if records is not None:
+            with records.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        progress(done, len(every))
+    return [known[key_of(one, spec)] for one in every]
+
+
+def _results(missing: Sequence[Mapping[str, Any]], spec: Spec, backend: Backend, jobs: int) -> Iterable[dict[str, Any]]:
+    if backend == "sequential" or len(missing) < 2:
+        return (evaluate(one, spec) for one in missing)
+    try:
+        import joblib
+    except ImportError:
+        raise MissingDependencyError("joblib", "sweep", f"a sweep with the backend {backend}") from None
+    if backend == "ray":
+        import_module("ray.util.joblib").register_ray()
+    return _with_joblib(joblib, missing, spec, backend, jobs)
+
+
+def _with_joblib(joblib: Any, missing: Sequence[Mapping[str, Any]], spec: Spec, backend: str, jobs: int) -> Iterator[dict[str, Any]]:
+    with joblib.parallel_config(backend=backend, n_jobs=jobs):
+        yield from joblib.Parallel(return_as="generator_unordered")(joblib.delayed(evaluate)(one, spec) for one in missing)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of an earlier run; a last line that was cut off is ignored. Raises InputError for another bad line."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise InputError(f"{path}:{number}: not a record ({error.msg}); remove the line") from None
+        if isinstance(record, dict) and "key" in record:
+            found.append(record)
+    return found
+
+
+@dataclass(frozen=True)
+class Front:
+    """The records that no other beats in both output tokens per second of a user and of a GPU, best per user first."""
+
+    records: tuple[dict[str, Any], ...]
+
+
+def pareto(records: Iterable[Mapping[str, Any]]) -> Front:
+    """Of the records without an error that meet their service levels: the front over 1/TPOT and output tokens per second and GPU."""
+    good = [dict(r) for r in records if not r.get("error") and r.get("meets_goodput") and r.get("tpot_s")]
+    good.sort(key=lambda record: (record["tpot_s"], -record["output_tokens_per_s_per_gpu"]))
+    front: list[dict[str, Any]] = []
+    for record in good:
+        if not front or record["output_tokens_per_s_per_gpu"] > front[-1]["output_tokens_per_s_per_gpu"]:
+            front.append(record)
+    return Front(tuple(front))
