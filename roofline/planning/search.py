@@ -26,6 +26,7 @@ from roofline.serving.workloads import Workload
 TP_SIZES = (1, 2, 4, 8, 16)
 BUDGETS = (512, 2048, 8192)
 MOST_REPLICAS = 4096
+_MOST_REQUESTS = 6000
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def search(
         for budget in dict.fromkeys([None, *BUDGETS]):
             progress(f"TP{each.parallel.tp}, {budget or 'default'} tokens per step …")
             trial = _fewest(each, load, guess, budget, attainment, requests, most, options)
-            if trial is not None:
+            if trial is not None and trial not in trials:
                 trials.append(trial)
                 most = min(most, trial.gpus if trial.meets else most)
     trials.sort(key=_merit)
@@ -176,13 +177,20 @@ def _workload(load: Load, replicas: int, requests: int) -> Workload:
     """The load of one of `replicas` replicas, or of all of them where requests are sent by users."""
     inputs, outputs = workloads.fixed_length(load.input_len), workloads.fixed_length(load.output_len)
     if load.request_rate is not None:
-        return workloads.open_loop(requests, load.request_rate / replicas, inputs, outputs)
+        rate = load.request_rate / replicas
+        count = min(_MOST_REQUESTS, max(requests, round(rate * _seconds(load))))
+        return workloads.open_loop(count, rate, inputs, outputs)
     if load.users is not None:
         number = math.ceil(load.users / replicas)
         return workloads.users(number, max(3, math.ceil(requests / number)), load.think_time_s, inputs, outputs)
     assert load.concurrency is not None  # noqa: S101 - the search asked for a load
     share = math.ceil(load.concurrency / replicas)
     return workloads.closed_loop(max(requests, 3 * share), share, *spread(load))
+
+
+def _seconds(load: Load) -> float:
+    """So long that the filling of the batch at the start does not count: a minute, and 8 requests at the slowest pace allowed."""
+    return max(60.0, 8 * load.output_len * (load.tpot_s or 0.05))
 
 
 def _levels(load: Load) -> dict[str, float]:
@@ -271,7 +279,7 @@ def _split(setup: Setup, load: Load, best: Trial, attainment: float, requests: i
     for total in {best.replicas, best.replicas - 1} - {0, 1}:
         share = round(total * prefill / (prefill + decoding))
         for count in {min(share + 1, total - 1), min(share + 2, total - 1)}:
-            workload = _workload(load, 1, min(4 * requests, requests * total))
+            workload = _workload(load, 1, requests * total)
             result = serve(deployment, workload, pools=Disaggregated(count, total - count, link))
             trials.append(_trial(deployment, result, load, total, count, attainment, share=1))
     return trials
