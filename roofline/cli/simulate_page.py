@@ -28,7 +28,7 @@ LATENCIES = (
     Column("metric", "latency"),
     *(Column(key, key, "time") for key in ("mean", "p50", "p90", "p99")),
 )
-NAMES = {"ttft_s": "TTFT", "queue_s": "  of it queue", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "E2E"}
+NAMES = {"ttft_s": "TTFT", "queue_s": "queue", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "E2E"}
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _details(found: Found, result: Result) -> Iterator[str]:
         yield f"Goodput: {result.goodput(run.levels):.3g} requests/s meet every level."
     for name, end in found.ends.items():
         data = end.to_json()
-        parts = (f"{NAMES[key].strip()} {units.format(data[key]['mean'], 'time')}" for key in ("ttft_s", "tpot_s") if data[key]["mean"])
+        parts = (f"{NAMES[key]} {units.format(data[key]['mean'], 'time')}" for key in ("ttft_s", "tpot_s") if data[key]["mean"])
         yield f"With step times at the {name} end of their interval, on average: {', '.join(parts)}."
     rejected = result.recorder.rejected
     for reason in list(dict.fromkeys(rejected.values()))[:3]:

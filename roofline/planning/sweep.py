@@ -170,6 +170,8 @@ def sweep(
     Raises MissingDependencyError without joblib (except sequential).
     """
     every = configurations(spec)
+    if records is not None:
+        drop_cut_line(records)
     known = {record["key"]: record for record in read_records(records)} if records is not None else {}
     missing = [one for one in every if key_of(one, spec) not in known]
     for done, record in enumerate(_results(missing, spec, backend, jobs), len(every) - len(missing) + 1):
@@ -198,20 +200,26 @@ def _with_joblib(joblib: Any, missing: Sequence[Mapping[str, Any]], spec: Spec, 
         yield from joblib.Parallel(return_as="generator_unordered")(joblib.delayed(evaluate)(one, spec) for one in missing)
 
 
+def drop_cut_line(path: Path) -> None:
+    """Takes away a last line that an interrupted write left without its end."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of an earlier run; a last line that was cut off is ignored. Raises InputError for another bad line."""
+    """The records of an earlier run. Raises InputError for a bad line."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
             raise InputError(f"{path}:{number}: not a record ({error.msg}); remove the line") from None
         if isinstance(record, dict) and "key" in record:
             found.append(record)

@@ -1,0 +1,155 @@
+"""`roofline simulate` and `roofline sweep`: the keys, the exit codes, and what people type wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.test_bad_input import refused
+
+ASK = ("simulate", "llama-3.1-8b", "-H", "h100-sxm")
+SMALL = ("--request-rate", "5", "--num-requests", "40", "--isl", "200", "--osl", "20")
+
+
+def _trace(folder: Path, *rows: str, header: str = "arrival_s,input_tokens,output_tokens") -> Path:
+    path = folder / "trace.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_the_contract_of_keys(cli: Cli) -> None:
+    done = cli(*ASK, *SMALL, "--goodput", "ttft:500", "tpot:50", "e2el:9000", "--json")
+    assert done.code == 0
+    assert done.err == ""
+    found = done.json
+    assert found["requests"] == 40
+    for key in ("ttft_s", "tpot_s", "e2el_s"):
+        assert set(found[key]) == {"mean", "p50", "p90", "p99"}
+    for key in ("makespan_s", "preemptions", "prefix_cache_hit_rate", "output_tokens_per_s", "cpu_s"):
+        assert isinstance(found[key], int | float)
+    assert found["goodput"]["share"] == 1
+    assert found["assumptions"]
+
+
+def test_a_page_for_people_and_csv(cli: Cli) -> None:
+    page = cli(*ASK, *SMALL).out
+    assert "TTFT" in page
+    assert "requests/s" in page
+    rows = list(csv.DictReader(cli(*ASK, *SMALL, "--csv").out.splitlines()))
+    assert [row["metric"] for row in rows] == ["TTFT", "queue", "TPOT", "ITL", "E2E"]
+
+
+def test_the_band_and_the_highest_rate(cli: Cli) -> None:
+    found = cli(*ASK, *SMALL, "--band", "--json").json
+    low, high = (found["band"][end]["tpot_s"]["mean"] for end in ("low", "high"))
+    assert low < found["tpot_s"]["mean"] < high
+    rate = cli(*ASK, "--find-max-rate", "--goodput", "tpot:20", "--num-requests", "100", "--json").json["max_rate"]
+    assert rate["requests_per_s"] < rate["missed_at_requests_per_s"]
+    assert rate["missed_above"] == "tpot"
+
+
+def test_missed_levels_end_with_3(cli: Cli) -> None:
+    assert cli(*ASK, *SMALL, "--goodput", "tpot:1").code == 3
+    done = cli(*ASK, "--find-max-rate", "--goodput", "tpot:1", "--num-requests", "20")
+    assert done.code == 3
+    assert "no number of GPUs" in done.out
+    assert cli("simulate", "llama-3.1-70b", "-H", "h100-sxm", *SMALL).code == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--engine", "sglang"),
+        ("--static-batching", "--max-model-len", "1000", "--max-num-seqs", "8"),
+        ("--speculative", "3:0.7"),
+        ("--speculative", "3:0.7", "--draft", "llama-3.2-1b"),
+        ("--disaggregated", "1:2", "--kv-link", "25 GB/s"),
+        ("--replicas", "2", "--router", "prefix-aware", "--shared-prefix-len", "100"),
+        ("--no-prefix-caching", "--watermark", "0.05", "--kv-blocks", "500"),
+    ],
+)
+def test_every_way_of_serving(cli: Cli, options: tuple[str, ...]) -> None:
+    found = cli(*ASK, *SMALL, *options, "--json").json
+    assert found["requests_completed"] == 40
+    assert found["tpot_s"]["mean"] > 0
+
+
+def test_a_request_longer_than_the_pool_is_rejected_and_reported(cli: Cli, tmp_path: Path) -> None:
+    trace = _trace(tmp_path, "0,100,10", "1,5000,10", "2,100,10")
+    done = cli(*ASK, "--trace", trace, "--kv-blocks", "100", "--json")
+    assert done.json["requests_completed"] == 2
+    assert "pool has 99" in done.json["rejected"]["1"]
+    assert "Rejected: request 1" in cli(*ASK, "--trace", trace, "--kv-blocks", "100").out
+
+
+def test_what_is_written_beside_the_answer(cli: Cli, tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("state.csv", "requests.csv", "chrome.json", "run.svg")}
+    done = cli(*ASK, *SMALL, "--timeline", files["state.csv"], "--requests", files["requests.csv"], "--chart", files["run.svg"])
+    assert done.code == 0
+    assert len(files["requests.csv"].read_text().splitlines()) == 41
+    assert "kv_usage" in files["state.csv"].read_text()
+    assert files["run.svg"].read_bytes().startswith(b"<?xml")
+    cli(*ASK, *SMALL, "--timeline", files["chrome.json"])
+    assert json.loads(files["chrome.json"].read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["1,10,10", "0.5,10,10"], "trace.csv:3:arrival_s"),
+        (["0,0,10"], "trace.csv:2:input_tokens"),
+        (["0,10,0"], "trace.csv:2:output_tokens"),
+        (["-1,10,10"], "trace.csv:2:arrival_s"),
+        (["soon,10,10"], "trace.csv:2:arrival_s"),
+        ([], "no requests"),
+    ],
+)
+def test_bad_lines_of_a_trace(cli: Cli, tmp_path: Path, rows: list[str], said: str) -> None:
+    assert said in refused(cli, *ASK, "--trace", _trace(tmp_path, *rows))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "what load"),
+        (("--request-rate", "0"), "above 0"),
+        (("--request-rate", "1", "--users", "3"), "request_rate and users"),
+        (("--request-rate", "1", "--speculative", "three"), "DRAFTS:ACCEPTANCE"),
+        (("--request-rate", "1", "--disaggregated", "1"), "PREFILL:DECODE"),
+        (("--request-rate", "1", "--disaggregated", "1:1", "--kv-link", "50"), "unit"),
+        (("--request-rate", "1", "--goodput", "ttft"), "ttft:MS"),
+        (("--request-rate", "1", "--find-max-rate"), "cannot be given"),
+        (("--find-max-rate",), "service level"),
+        (("--trace", "nowhere.csv"), "no such file"),
+        (("--request-rate", "1", "--shared-prefix-len", "5000"), "longer than the input"),
+        (("--request-rate", "1", "--watermark", "2"), "watermark"),
+        (("--request-rate", "1", "--engine", "sglang", "--speculative", "3:0.7"), "vLLM's policy"),
+    ],
+)
+def test_wrong_options(cli: Cli, options: tuple[str, ...], said: str) -> None:
+    assert said in refused(cli, *ASK, *options)
+
+
+def test_plan_searches_and_tells_gains(cli: Cli) -> None:
+    load = ("--request-rate", "10", "--goodput", "ttft:500", "tpot:30", "--isl", "256", "--osl", "64")
+    found = cli("plan", *ASK[1:], *load, "--search", "--speedups", "--json").json
+    assert found["search"]["best"]["gpus"] == 1
+    assert found["speedups"]["speculation"]["points"][0]["speedup"] > 1
+    done = cli("plan", *ASK[1:], "--request-rate", "10", "--goodput", "tpot:1", "--search")
+    assert done.code == 3
+    assert "hard bound" in done.out
+
+
+def test_a_sweep_from_a_file(cli: Cli, tmp_path: Path) -> None:
+    spec = tmp_path / "s.yaml"
+    spec.write_text("axes:\n  model: llama-3.1-8b\n  hardware: h100-sxm\n  concurrency: [1, 4]\n  output_len: 16\nnum_requests: 10\n")
+    done = cli("sweep", spec, "--backend", "sequential", "--json")
+    assert done.json["configurations"] == 2
+    assert len(done.json["front"]) == 2
+    assert len(list(csv.DictReader(cli("sweep", spec, "--csv").out.splitlines()))) == 2
+    spec.write_text("axes:\n  model: llama-3.1-8b\n  hardware: h100-sxm\n  speed: 3\n")
+    assert "s.yaml:4:axes.speed" in refused(cli, "sweep", spec)
