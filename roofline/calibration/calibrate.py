@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Pro
 from roofline.profiles.hardware import Hardware
 from roofline.timing.constants import choose
 from roofline.timing.forms import FORMS, Form
-from roofline.timing.forms.base import DeviceSpec
+from roofline.timing.forms.base import DeviceSpec, Key
 from roofline.timing.spec import device_spec
 
 _FEW = 100  # below this many rows the pull towards transferred constants is stronger
@@ -47,14 +45,14 @@ def calibrate(source: Path | str | pd.DataFrame, hardware: Hardware, *, op: str 
     Raises RecordError for unusable tables (columns, units, no times), InputError when every group has too few rows.
     """
     frame = tables.read(source) if not isinstance(source, pd.DataFrame) else source
-    table = _measured(tables.normalised(frame if "hardware" in frame else frame.assign(hardware=hardware.id), op), hardware)
+    table, warnings = _measured(tables.normalised(frame if "hardware" in frame else frame.assign(hardware=hardware.id), op), hardware)
     spec = device_spec(hardware)
     provenance = Provenance(source=name or str(frame.attrs.get("path", "measurements")), split="fit" if "split" in frame else "all rows")
     blocks: list[CalibrationBlock] = []
-    result = Calibrated(CalibrationFile(id=hardware.id, blocks=()), [], [], [])
+    result = Calibrated(CalibrationFile(id=hardware.id, blocks=()), [], warnings, [])
     for kind in tables.kinds(table):
         form = FORMS[kind]
-        measured = groups(form, table, lambda _: spec)
+        measured = groups(form, _known(form, table[table["op"] == kind], warnings), lambda _: spec)
         fitted = [_fit(form, group, spec, result) for group in measured]
         done = [(g, f) for g, f in zip(measured, fitted, strict=True) if f is not None]
         if done:
@@ -69,22 +67,13 @@ def calibrate(source: Path | str | pd.DataFrame, hardware: Hardware, *, op: str 
     return replace(result, file=CalibrationFile(id=hardware.id, blocks=tuple(blocks)))
 
 
-def write(result: Calibrated, path: Path | str) -> None:
-    """Writes the blocks as YAML, all or nothing: a temporary file beside it, then a rename."""
-    target = Path(path)
-    text = dump(result.file, "Constants fitted by `roofline calibrate`; units are in the names, provenance in each block.")
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def text(result: Calibrated) -> str:
+    """The blocks as YAML, as `roofline predict --calibration` reads them."""
+    return dump(result.file, "Constants fitted by `roofline calibrate`; units are in the names, provenance in each block.")
 
 
-def _measured(table: pd.DataFrame, hardware: Hardware) -> pd.DataFrame:
-    """The rows of this device with a time; rows that a split keeps back are left out."""
+def _measured(table: pd.DataFrame, hardware: Hardware) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of this device with a time, and what was left out, in words; rows that a split keeps back are not read."""
     if "seconds" not in table:
         raise RecordError("the table has no measured times: calibrate needs a column seconds")
     if "split" in table:
@@ -97,7 +86,23 @@ def _measured(table: pd.DataFrame, hardware: Hardware) -> pd.DataFrame:
     bad = int((~np.isfinite(times) | (times <= 0)).sum())
     if bad == len(mine):
         raise RecordError("no row has a time above zero in the column seconds")
-    return mine
+    return mine, [f"{bad} rows without a time above zero were left out"] if bad else []
+
+
+def _known(form: Form, rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
+    """The rows whose words and numbers the form understands; the others are counted in `warnings`."""
+    words = [name for name in form.keys if name in rows]
+    keep = pd.Series(True, index=rows.index)
+    for values, part in rows.groupby(words, sort=True) if words else ():
+        try:
+            form.constants(Key(**{"software": "", **dict(zip(words, map(str, values), strict=True))}))
+        except InputError as error:
+            keep[part.index] = False
+            warnings.append(f"{form.family}: {len(part)} rows were left out: {error}")
+    rows = rows[keep]
+    _, errors = tables.shape_errors(form, rows)
+    warnings += [f"{form.family}: {count} rows were left out: {text}" for text, count in errors[errors != ""].value_counts().items()]
+    return rows
 
 
 def _fit(form: Form, group: Group, spec: DeviceSpec, result: Calibrated) -> Fit | None:

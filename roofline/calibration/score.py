@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,12 @@ from roofline.timing.forms import FORMS, Key
 GROUPINGS = (("op",), ("op", "hardware"), ("op", "dtype"), ("op", "band"))
 
 
-def summary(rows: pd.DataFrame, measured: str = "seconds", predicted: str = "expected_s") -> dict[str, float]:
+def summary(rows: pd.DataFrame, measured: str = "seconds", predicted: str = "expected_s", rate: bool = False) -> dict[str, float]:
     """Figures of predicted against measured rows, shares and errors as fractions (0.05 = 5 %).
 
     A row without a prediction counts as 100 % wrong, and outside of every interval for `median_error` and `p90_error` only.
-    bias: median of predicted / measured − 1. width: median of high / low. below_bound: share of rows faster than the bound.
+    bias: median of predicted / measured − 1. width: median of high / low. below_bound: share of rows that beat the bound.
+    rate: values are rates, whose bound is a ceiling.
     """
     value = pd.to_numeric(rows[measured], errors="coerce")
     rows = rows[value.notna() & (value > 0)]
@@ -38,41 +40,85 @@ def summary(rows: pd.DataFrame, measured: str = "seconds", predicted: str = "exp
         found["coverage"] = float(inside[done].mean())
         found["width"] = float((rows["high_s"] / rows["low_s"])[done].median())
     if "bound_s" in rows and done.any():
-        found["below_bound"] = float((value < rows["bound_s"])[done].mean())
+        beaten = value > rows["bound_s"] if rate else value < rows["bound_s"]
+        found["below_bound"] = float(beaten[done].mean())
     return found
 
 
-def score_table(predicted: pd.DataFrame, groupings: Sequence[tuple[str, ...]] = GROUPINGS) -> list[dict[str, object]]:
-    """One row per group of each grouping: the group's words and its `summary`.
+@dataclass(frozen=True)
+class Measure:
+    """A measured column and what predicts it. factor: from the measured column to SI; rate: more is better, its bound is a ceiling."""
 
-    predicted: what `predict_table` returned, with measured `seconds`. A grouping whose columns the table lacks is skipped.
+    name: str
+    measured: str
+    predicted: str
+    factor: float = 1.0
+    rate: bool = False
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows where it was measured, as columns seconds, expected_s, low_s, high_s, bound_s (of a rate: per second)."""
+        value = tables.number(table, self.measured) * self.factor
+        rows = table[value > 0].copy()
+        rows["seconds"] = value[rows.index]
+        for column in ("expected", "low", "high", "bound"):
+            rows[f"{column}_s"] = tables.number(rows, self.predicted.format(column))
+        return rows
+
+
+MEASURES = (
+    Measure("kernel time", "seconds", "{}_s"),
+    Measure("prefill rate", "prefill_tok_s", "prefill_tok_s_{}", rate=True),
+    Measure("decode rate", "decode_tok_s", "decode_tok_s_{}", rate=True),
+    Measure("ttft", "ttft_ms", "ttft_s_{}", 1e-3),
+    Measure("tpot", "tpot_ms", "tpot_s_{}", 1e-3),
+    Measure("output rate", "output_tokens_per_s", "output_tokens_per_s_{}", rate=True),
+)
+
+
+def score_table(predicted: pd.DataFrame, groupings: Sequence[tuple[str, ...]] = GROUPINGS) -> list[dict[str, object]]:
+    """One row per measure and group of each grouping: what was measured, the group's words and its `summary`.
+
+    predicted: what `predict_table` returned, with what was measured: `seconds` of kernels, `prefill_tok_s` and `decode_tok_s` of
+    batch-1 rows, `ttft_ms` and `tpot_ms` of serving points. A grouping whose columns the table lacks is skipped.
     Raises RecordError when nothing was measured or predicted.
     """
     if "expected_s" not in predicted:
         raise RecordError("the table has no column expected_s: run predict on it first")
     table = with_bands(predicted)
-    if "seconds" not in table or not (pd.to_numeric(table["seconds"], errors="coerce") > 0).any():
-        raise RecordError("the table has no measured times: score needs a column seconds > 0")
+    rows: list[dict[str, object]] = []
+    for measure in MEASURES:
+        if measure.predicted.format("expected") in table:
+            rows += _score(measure, measure.rows(table), groupings)
+    if not rows:
+        raise RecordError("the table has no measured times: score needs a column seconds > 0 (or of another measure, ttft_ms …)")
+    return rows
+
+
+def _score(measure: Measure, table: pd.DataFrame, groupings: Sequence[tuple[str, ...]]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for grouping in groupings:
-        columns = [name for name in grouping if name in table]
-        if len(columns) < len(grouping):
+        if not len(table) or any(name not in table for name in grouping):
             continue
-        for values, part in table.groupby(columns, sort=True, dropna=False):
-            figures = summary(part)
-            if figures["rows"]:
-                rows.append({"by": " × ".join(columns), **dict(zip(columns, values, strict=True)), **figures})
+        for values, part in table.groupby(list(grouping), sort=True, dropna=False):
+            figures = summary(part, rate=measure.rate)
+            words = dict(zip(grouping, values, strict=True))
+            rows.append({"measure": measure.name, "by": " × ".join(grouping), **words, **figures})
     return rows
 
 
 def suspects(predicted: pd.DataFrame) -> pd.DataFrame:
     """Rows that were measured faster than their hard bound: mislabelled, cached where they should not be, or mistimed."""
+    if "seconds" not in predicted:
+        return predicted.iloc[:0]
     seconds = pd.to_numeric(predicted["seconds"], errors="coerce")
     return predicted[(seconds < predicted["bound_s"]) & predicted["bound_s"].notna()]
 
 
 def with_bands(predicted: pd.DataFrame) -> pd.DataFrame:
-    """The table, words in one spelling, with the size band of each kernel row in `band`, and `seconds` in seconds."""
+    """The table, words in one spelling, with the size band of each kernel row in `band`, and `seconds` in seconds.
+
+    `dtype` of a row that only says its `kv_dtype` is that.
+    """
     table = tables.normalised(predicted)
     band = pd.Series("", index=table.index, dtype=object)
     for name in tables.kinds(table):
@@ -85,4 +131,6 @@ def with_bands(predicted: pd.DataFrame) -> pd.DataFrame:
             index = form.band({n: v[at] for n, v in shape.items()}, Key("", kv_dtype=str(kind) if kind in ("fp8", "bf16") else "bf16"))
             band[rows.index] = np.asarray(form.bands, dtype=object)[index]
         band[part.index[(errors != "").to_numpy()]] = ""
+    if "kv_dtype" in table:
+        table["dtype"] = table["dtype"].where(table["dtype"] != "", table["kv_dtype"]) if "dtype" in table else table["kv_dtype"]
     return table.assign(band=band)

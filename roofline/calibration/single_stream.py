@@ -121,8 +121,7 @@ def measured(table: pd.DataFrame) -> tuple[Streams, Array, np.ndarray, pd.DataFr
     bandwidth = np.where(np.isfinite(rows.bandwidth), rows.bandwidth, given)
     rate = tables.number(table, "decode_tok_s").to_numpy()
     good = np.isfinite(bandwidth) & np.isfinite(rate) & (rate > 0) & np.isfinite(rows.weight_bytes)
-    device = table["hardware"].where(table["hardware"].notna(), table.get("device", "")).astype(str).to_numpy()
-    return _take(replace(rows, bandwidth=bandwidth), good), 1.0 / rate[good], device[good], table[good]
+    return _take(replace(rows, bandwidth=bandwidth), good), 1.0 / rate[good], _device_names(table)[good], table[good]
 
 
 def leave_devices_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +161,8 @@ def fit_blocks(table: pd.DataFrame, source: Provenance) -> list[CalibrationBlock
 
 
 def _device_names(table: pd.DataFrame) -> np.ndarray:
-    return table["hardware"].where(table["hardware"].notna(), table.get("device", "")).astype(str).to_numpy()
+    named = table["hardware"].notna() & (table["hardware"] != "")
+    return table["hardware"].where(named, table.get("device", "")).astype(str).to_numpy()
 
 
 def _prefill_share(table: pd.DataFrame, rows: Streams, layer_us: Array) -> tuple[Array, tuple[float, float]]:

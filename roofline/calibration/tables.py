@@ -79,7 +79,7 @@ def _time(table: pd.DataFrame, where: str) -> None:
     if len(given) > 1:
         raise RecordError(f"{where}: times are given in {' and '.join(given)}; keep one column")
     if given and given[0] != "seconds":
-        table["seconds"] = pd.to_numeric(table[given[0]], errors="coerce") * _TIME_UNITS[given[0]]
+        table["seconds"] = pd.to_numeric(table.pop(given[0]), errors="coerce") * _TIME_UNITS[given[0]]
 
 
 def _moe(table: pd.DataFrame) -> None:

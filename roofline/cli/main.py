@@ -28,10 +28,14 @@ COMMANDS: dict[str, str] = {
     "chart": "A figure as PDF, PNG or SVG, with its data as CSV.",
     "simulate": "Requests under load: latencies, goodput, queues, the highest rate.",
     "sweep": "Many configurations from a file, resumable; the Pareto front.",
+    "predict": "A time for every row of a table of kernels or serving points.",
+    "score": "How far predictions are from the measured rows of a table.",
+    "calibrate": "Constants of a device from measured rows.",
     "report": "The whole story as PDF, HTML or Markdown.",
     "bench": "Microbenchmarks of this machine, as records.",
     "engine": "Run a workload on the reference engine.",
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
+    "diagnose": "Why is this server slow: ranked causes from metrics, logs or a load test.",
     "mock": "A streaming server that knows the truth, for testing clients.",
 }
 

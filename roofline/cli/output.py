@@ -64,19 +64,20 @@ def csv_text(table: render.Table) -> str:
     return out.getvalue()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes `text` beside `path` and renames it there: a reader, a full disk or Ctrl-C never leaves half a file."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes `content` beside `path` and renames it there: a reader, a full disk or Ctrl-C never leaves half a file."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
     target = path.resolve()
     if target.is_dir():
         raise InputError(f"{path}: is a folder; give a file name")
     if target.exists() and not target.is_file():  # /dev/stdout, a named pipe: nothing to rename onto
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(data)
         return
     name = ""
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             name = file.name
-            file.write(text)
+            file.write(data)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         os.chmod(name, mode)
         os.replace(name, target)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from roofline.calibration.calibrate import calibrate, write
+from roofline.calibration.calibrate import calibrate, text
 from roofline.calibration.kernels_csv import kind_of
 from roofline.calibration.kernels_csv import read as read_kernels
 from roofline.calibration.predict import predict_table
@@ -121,7 +121,7 @@ def test_calibrate_learns_a_device_from_thirty_shapes(tmp_path: Path) -> None:
     (line,) = result.report
     assert line["error_before"] > 0.2  # type: ignore[operator]
     assert line["held_out_error"] < 0.1  # type: ignore[operator]
-    write(result, tmp_path / "mine.yaml")
+    (tmp_path / "mine.yaml").write_text(text(result), encoding="utf-8")
     blocks = load_file(tmp_path / "mine.yaml").blocks
     out = predict_table(table, blocks={"h100-sxm": blocks})
     assert summary(out)["median_error"] < 0.08

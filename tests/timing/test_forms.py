@@ -110,7 +110,12 @@ def test_pairs_are_those_of_a_loop(new: int, past: int, window: int) -> None:
     assert pairs(np.array([float(new)]), np.array([float(past)]), np.array([float(window)]))[0] == counted
 
 
-@given(tokens=st.integers(1, 3000), top_k=st.sampled_from([1, 4, 8]), ep=st.sampled_from([1, 4, 16]), alpha=st.sampled_from([1.01, 1.2, -1.0, 0.0]))
+@given(
+    tokens=st.integers(1, 3000),
+    top_k=st.sampled_from([1, 4, 8]),
+    ep=st.sampled_from([1, 4, 16]),
+    alpha=st.sampled_from([1.01, 1.2, -1.0, 0.0]),
+)
 def test_the_busiest_rank_gets_at_least_an_even_share(tokens: int, top_k: int, ep: int, alpha: float) -> None:
     routed, active, *padded = rank_load(tokens, top_k, 64, ep, alpha)
     assert routed >= tokens * top_k / ep * (0.6 if alpha < 0 else 0.999)

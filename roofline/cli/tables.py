@@ -1,0 +1,82 @@
+"""What `predict`, `score` and `calibrate` share: reading tables with the product's predictors, and writing them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from roofline.cli.output import write_atomically
+from roofline.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from roofline.calibration.predict import Blocks
+
+_SILICON = "or silicon, silicon:gemm, … for the public tables of an installed aiconfigurator-core"
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help=f"A CSV or parquet file, {_SILICON}.")]
+TableNames = Annotated[list[str], typer.Argument(metavar="TABLE…", help=f"CSV or parquet files, {_SILICON}.")]
+Op = Annotated[str, typer.Option("--op", metavar="KIND", help="Kind of every row, for a table without a column op: gemm, moe, serving, …")]
+Operands = Annotated[
+    Literal["hot", "cold"], typer.Option(help="hot: operands may sit in cache, as in tables of single kernels; cold: as in a model.")
+]
+Calibration = Annotated[
+    list[Path], typer.Option("--calibration", metavar="FILE", help="Blocks that `roofline calibrate` wrote, before the shipped ones.")
+]
+FORMATS = (".csv", ".parquet", ".pq", ".json")
+
+
+def read(name: str, op: str = "", hardware: Sequence[str] = ()) -> pd.DataFrame:
+    """The table of a file, or of the installed public tables. hardware: device ids that matter, for the latter.
+
+    Raises RecordError, InputError and MissingDependencyError.
+    """
+    from roofline.calibration import silicon, tables
+
+    if name == "silicon" or name.startswith("silicon:"):
+        return silicon.read(name.removeprefix("silicon").removeprefix(":") or op, hardware)
+    return tables.read(name)
+
+
+def with_predictions(frame: pd.DataFrame, op: str, operands: str, calibration: Sequence[Path]) -> pd.DataFrame:
+    """The table with predictions of every kind of row that the product knows; blocks of the files go before shipped ones."""
+    from roofline.calibration.predict import predict_table
+
+    return predict_table(frame, operands=operands, op=op, blocks=_blocks(calibration))
+
+
+def _blocks(files: Sequence[Path]) -> Blocks:
+    from roofline.profiles.calibration import load_file
+    from roofline.profiles.catalog import load_hardware
+
+    found = [load_file(path) for path in files]
+    return {file.id: (*file.blocks, *load_hardware(file.id).calibration) for file in found}
+
+
+def check_output(path: Path | None) -> None:
+    """Refuses a file that could not be written, before any work is done."""
+    if path is None:
+        return
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"{path}: the ending must be {', '.join(FORMATS)}")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        try:
+            import pyarrow  # noqa: F401  only whether it is there
+        except ImportError:
+            raise MissingDependencyError("pyarrow", "parquet", "writing parquet") from None
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    """The table as CSV or parquet, by the file's ending; whole or not at all."""
+    if path.suffix.lower() == ".csv":
+        write_atomically(path, frame.to_csv(index=False))
+        return
+    buffer = io.BytesIO()
+    plain = frame.copy()
+    plain.attrs = {}
+    plain.to_parquet(buffer, index=False)
+    write_atomically(path, buffer.getvalue())
