@@ -23,7 +23,7 @@ def run(workload: Workload, blocks: int) -> Run:
 
 
 def test_500_requests_in_a_quarter_of_the_cache() -> None:
-    workload = open_loop(500, float("inf"), uniform_length(4, 24), uniform_length(4, 24), seed=3)
+    workload = open_loop(500, float("inf"), uniform_length(4, 16), uniform_length(4, 16), seed=3)
     lengths = sorted((workload.input_tokens + workload.output_tokens).tolist(), reverse=True)
     need = sum(-(-length // 16) for length in lengths[:SEQUENCES])
     free, short = run(workload, need + 1), run(workload, need // 4 + 1)
