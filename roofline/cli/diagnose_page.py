@@ -1,0 +1,132 @@
+"""The page of `roofline diagnose`: the answer first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from roofline.cli.output import Answer
+from roofline.cli.render import Block, Column, Heading, Paragraph, Table
+from roofline.diagnosis.observations import VOCABULARY, Fact, Observations
+from roofline.diagnosis.patterns import PATTERNS
+from roofline.diagnosis.rank import Cause, Diagnosis
+from roofline.diagnosis.symptoms import Symptom
+from roofline.units import format as with_unit
+from roofline.units import significant
+
+_SHOWN = 0.08  # causes below this confidence are only in --json and --csv
+_MOST_SHOWN = 3
+_TELLING = (
+    "running",
+    "waiting",
+    "kv_usage",
+    "preemptions",
+    "queue_s",
+    "ttft_s",
+    "itl_p99_s",
+    "itl_p50_s",
+    "prompt_tokens",
+    "generation_tokens",
+)
+COLUMNS = (
+    Column("label", "label"),
+    Column("confidence", "confidence", "percent"),
+    Column("title", "cause"),
+    Column("supporting", "for"),
+    Column("opposing", "against"),
+)
+
+
+def page(
+    found: Diagnosis, seen: Observations, complaint: Symptom | None, bought: Mapping[str, Sequence[str]], notes: Sequence[str]
+) -> list[Block]:
+    """Verdict, causes with evidence, what is missing, what was observed."""
+    blocks: list[Block] = list(_verdict(found, complaint))
+    likely = [cause for cause in found.causes if cause.confidence >= _SHOWN and (cause.supporting or complaint)][:_MOST_SHOWN]
+    for number, cause in enumerate(likely, 1):
+        blocks += _cause(number, cause, bought.get(cause.label, ()))
+    absent = missing(seen, complaint, found)
+    if absent:
+        blocks += [Heading("What would tell"), *(Paragraph(f"{name}: {VOCABULARY[name][1]}", bullet="·") for name in absent)]
+        blocks.append(Paragraph("Give them with --observe NAME=VALUE, or a source that has them.", style="dim"))
+    if len(seen):
+        rows = [{"name": fact.name, "value": _value(fact), "meaning": VOCABULARY[fact.name][1]} for fact in seen]
+        columns = (Column("name", "observed"), Column("value", "value", align="right"), Column("meaning", "meaning", drop=1, most=38))
+        blocks += [Heading("Observed"), Table(columns, rows)]
+    pattern = PATTERNS.get(seen.text("pattern"))
+    if pattern is not None:
+        blocks.append(Paragraph(f"over time: {pattern.name}: {pattern.meaning}", bullet="·"))
+    if seen.says("client_trustworthy", value=False):
+        notes = [*notes, "the load client failed its own check: it may have shaped these numbers"]
+    if notes:
+        blocks += [Heading("Notes"), *(Paragraph(note, bullet="·") for note in notes)]
+    return blocks
+
+
+def _verdict(found: Diagnosis, complaint: Symptom | None) -> Iterator[Block]:
+    first = found.first
+    if found.verdict == "unclear":
+        lead = f"; the first suspect is {first.label}, {first.confidence:.0%}" if first.supporting else ""
+        yield Paragraph(f"Not enough evidence for a cause{lead}.", style="yellow")
+    else:
+        style = "green" if found.verdict == "healthy" else "red"
+        yield Paragraph(f"{first.rule.title[0].upper()}{first.rule.title[1:]} ({first.label}, {first.confidence:.0%}).", style=style)
+    if complaint is not None:
+        yield Paragraph(
+            f"{complaint.complaint[0].upper()}{complaint.complaint[1:]}: {complaint.remark}. Usual causes: {', '.join(complaint.labels)}."
+        )
+
+
+def _cause(number: int, cause: Cause, bought: Sequence[str]) -> list[Block]:
+    blocks: list[Block] = [Heading(f"{number}. {cause.label}  {cause.confidence:.0%}  {cause.rule.title}")]
+    blocks += [Paragraph(each.text, bullet="+") for each in cause.supporting]
+    blocks += [Paragraph(each.text, bullet="−") for each in cause.opposing]
+    blocks += [
+        Paragraph(f"tell apart: {cause.rule.apart}", bullet=" "),
+        Paragraph(f"next check: {cause.rule.check}", bullet=" "),
+        Paragraph(f"knob: {cause.rule.knob}", bullet=" "),
+    ]
+    return blocks + [Paragraph(f"predicted: {text}", bullet=" ") for text in bought]
+
+
+def missing(seen: Observations, complaint: Symptom | None, found: Diagnosis) -> list[str]:
+    """Names of observations that would tell the causes apart; none once there is a verdict and no complaint."""
+    if complaint is not None:
+        return [name for name in complaint.wanted if name not in seen]
+    return [name for name in _TELLING if name not in seen] if found.verdict == "unclear" else []
+
+
+def table(found: Diagnosis) -> Table:
+    """All causes, one a row."""
+    rows = [
+        {
+            "label": cause.label,
+            "confidence": cause.confidence,
+            "title": cause.rule.title,
+            "supporting": "; ".join(each.text for each in cause.supporting),
+            "opposing": "; ".join(each.text for each in cause.opposing),
+        }
+        for cause in found.causes
+    ]
+    return Table(COLUMNS, rows)
+
+
+def vocabulary(words: Mapping[str, tuple[str, str]]) -> Answer:
+    """The names that observations have."""
+    rows = [{"name": name, "unit": unit, "meaning": meaning} for name, (unit, meaning) in words.items()]
+    shown = Table((Column("name", "name"), Column("unit", "unit"), Column("meaning", "meaning")), rows)
+    return Answer("diagnose", {}, {"observations": rows}, shown, [shown])
+
+
+def _value(fact: Fact) -> str:
+    if isinstance(fact.value, bool):
+        return "yes" if fact.value else "no"
+    if isinstance(fact.value, str):
+        return fact.value
+    if fact.unit == "share":
+        return f"{fact.value:.1%}"
+    if fact.unit == "s":
+        return with_unit(fact.value, "time")
+    if fact.unit == "B":
+        return with_unit(fact.value, "bytes", binary=True)
+    number = f"{fact.value:,.0f}" if fact.value.is_integer() else significant(fact.value)
+    return f"{number} {fact.unit}".removesuffix(" 1")

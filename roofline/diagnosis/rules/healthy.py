@@ -1,0 +1,53 @@
+"""The cause that is none: the server does what it can, and there is nothing to repair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roofline.diagnosis.observations import Observations
+from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, compared
+
+
+def _healthy(seen: Observations) -> Iterator[Evidence]:
+    n = seen.number
+    running, waiting, lost = n("running"), n("waiting"), n("preemptions")
+    if running == 0 and waiting == 0:
+        yield Evidence(STRONG, "nothing runs and nothing waits: the client is the limit")
+    if waiting <= max(1.0, 0.05 * running):
+        yield Evidence(SOME, f"{waiting:.0f} wait beside {running:.0f} that run")
+    elif waiting > 0.1 * running:
+        yield Evidence(-STRONG, f"{waiting:.0f} wait beside {running:.0f} that run")
+    if lost == 0 and n("kv_usage") < 0.95:
+        yield Evidence(WEAK, f"no preemption, KV at {n('kv_usage'):.0%}")
+    elif lost > 0:
+        yield Evidence(-STRONG, f"{lost:.0f} preemptions")
+    if n("queue_s") < 0.1 * n("ttft_s"):
+        yield Evidence(SOME, f"waiting is {n('queue_s') / n('ttft_s'):.0%} of TTFT")
+    elif n("queue_s") > 0.5 * n("ttft_s"):
+        yield Evidence(-STRONG, f"waiting is {n('queue_s') / n('ttft_s'):.0%} of TTFT")
+    if n("itl_p99_s") < 5 * n("itl_p50_s"):
+        yield Evidence(WEAK, "gaps between tokens are even")
+    if n("tpot_over_expected") < 1.3:
+        yield Evidence(STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
+    elif n("tpot_over_expected") > 1.5:
+        yield Evidence(-STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
+    if n("running") <= 4 and n("itl_s") >= 0.010 and "tpot_over_expected" not in seen:
+        yield Evidence(-SOME - WEAK, "the step is hardly filled, and without a plan nobody knows whether its time is the roof")
+    if seen.text("pattern") == "steady":
+        yield Evidence(WEAK, "TTFT and TPOT stay where they began")
+    if "oom_requested_bytes" in seen or seen.says("waits_forever", value=True):
+        yield Evidence(-DECISIVE, "there was an error")
+    if compared(seen):
+        yield Evidence(-SOME, "a comparison is being asked about")
+
+
+RULES = (
+    Rule(
+        "NONE",
+        "nothing stands out: the server keeps up with this load",
+        _healthy,
+        "a complaint of users that the server does not see lies before it: gateway, network, client",
+        "what users see beside this: roofline loadtest URL",
+        "none; roofline plan says what more hardware or another configuration would bring",
+    ),
+)

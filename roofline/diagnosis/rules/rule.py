@@ -1,0 +1,50 @@
+"""What a rule is: a cause with a label, and a function that weighs the observations for and against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from roofline.diagnosis.observations import Observations
+
+DECISIVE, STRONG, SOME, WEAK = 4.0, 2.5, 1.3, 0.6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that speaks for a cause (weight above 0) or against it (below). weight: in units of log-odds before calibration."""
+
+    weight: float
+    text: str
+
+
+Weigh = Callable[[Observations], Iterator[Evidence]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A cause. title: what is the matter, as a sentence's subject; apart: what would tell it from causes that look alike;
+    check: what to look at next; knob: what to change."""
+
+    label: str
+    title: str
+    weigh: Weigh
+    apart: str
+    check: str
+    knob: str
+
+
+def compared(seen: Observations) -> bool:
+    """Whether two set-ups were compared with each other: then the question is the difference, not the load."""
+    ratios = ("speedup_small_batch", "speedup_large_batch", "prefill_speedup", "decode_speedup", "kernel_speedup", "tp_speedup",
+              "tp_prefill_speedup", "speculation_speedup", "batching_gain")  # fmt: skip
+    return any(name in seen for name in ratios)
+
+
+def prompt_per_output(seen: Observations) -> float:
+    """Prompt tokens for each generated one, from counters or lengths; NaN if unknown."""
+    made = seen.number("generation_tokens")
+    if made > 0:
+        return seen.number("prompt_tokens") / made
+    made = seen.number("output_length")
+    return seen.number("prompt_length") / made if made > 0 else float("nan")
