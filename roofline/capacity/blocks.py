@@ -29,15 +29,19 @@ class LayerKind:
     state_bytes: float = 0.0
 
 
-def layer_kinds(model: Model, *, parallel: Parallel, precision: Precision, stage: int = 0) -> tuple[LayerKind, ...]:
-    """The caching layers of one rank of a stage, alike ones together; layers that cache nothing are left out."""
+def layer_kinds(model: Model, *, parallel: Parallel, precision: Precision, stage: int = 0, spec_tokens: int = 0) -> tuple[LayerKind, ...]:
+    """The caching layers of one rank of a stage, alike ones together; layers that cache nothing are left out.
+
+    spec_tokens: speculative tokens of a step, which widen the convolution part of recurrent states.
+    """
     kv = precision.kv_cache_dtype(model)
     found: Counter[tuple[float, int | None, float]] = Counter()
     for name, count in Counter(parallel.stages(model)[stage]).items():
         mixer = model.layers[name].mixer
         if mixer is None:
             continue
-        size, state = mixers.kv_bytes_per_token(mixer, kv, parallel.tp, parallel.dcp), mixers.state_bytes(mixer, parallel.tp)
+        size = mixers.kv_bytes_per_token(mixer, kv, parallel.tp, parallel.dcp)
+        state = mixers.state_bytes(mixer, parallel.tp, spec_tokens)
         seen = float(mixers.kv_tokens_stored(mixer, np.asarray(_FAR)))
         if size or state:
             found[size, int(seen) if seen < _FAR else None, state] += count

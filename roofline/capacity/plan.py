@@ -152,7 +152,7 @@ class _Request:
 
     def _kinds(self, stage: int) -> tuple[LayerKind, ...]:
         """Caching layers of the stage, drafts on the last one; layers of the same geometry together."""
-        kinds = list(layer_kinds(self.model, parallel=self.parallel, precision=self.precision, stage=stage))
+        kinds = list(layer_kinds(self.model, parallel=self.parallel, precision=self.precision, stage=stage, spec_tokens=self.spec_tokens))
         for addition in self.additions if stage == self.parallel.pp - 1 else ():
             for extra in addition.kinds:
                 same = next((i for i, kind in enumerate(kinds) if replace(kind, layers=extra.layers) == extra), None)

@@ -6,7 +6,7 @@ Geometry only: a profile says what a forward pass computes and what a checkpoint
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,7 +136,7 @@ class Model(Spec):
             raise ValueError(f"layers never used in order: {', '.join(sorted(unused))}")
         return self
 
-    @cached_property
+    @property
     def stack(self) -> tuple[str, ...]:
         """Names of the layer kinds, first layer first, one entry per layer."""
         return expand_order(self.order)
@@ -177,6 +177,7 @@ MAX_LAYERS = 4096
 _TOKEN = re.compile(r"\s*(?:(\d{1,9})\s*\*|([A-Za-z_][\w.-]*)|([()+]))")
 
 
+@lru_cache(maxsize=1024)
 def expand_order(text: str) -> tuple[str, ...]:
     """ "2*(a + 3*b) + c" → (a, b, b, b, a, b, b, b, c). Raises ValueError that shows the place of a mistake."""
     stack: list[list[str]] = [[]]

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from roofline.capacity import Known, LayerKind, Pool, delta_net_state_bytes, draft_layers, grouped_shares, hybrid_pool, memory_plan
-from roofline.ledger import kv_bytes_per_token
+from roofline.capacity import (
+    Known,
+    LayerKind,
+    Pool,
+    delta_net_state_bytes,
+    draft_layers,
+    grouped_shares,
+    hybrid_pool,
+    memory_plan,
+    multi_token_prediction,
+)
+from roofline.ledger import Parallel, Precision, kv_bytes_per_token
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.model import Attention, Layer, Model
 from tests.capacity import logs
@@ -155,6 +166,30 @@ def test_hybrid_rows_to_the_token(name: str) -> None:
     assert pool.shares[0].block_tokens == int(row["block_size"])
     assert (pool.tokens() if older else pool.tokens_at(length)) == int(row["kv_tokens"])
     assert round(pool.concurrency(length), 2) == float(row["max_concurrency_x"])
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_hybrid_rows_from_the_shipped_profile(name: str) -> None:
+    """The same rows from nothing but model, ranks, KV type and speculation: the plan's own pool prints what the log did."""
+    row, drafts = logs.row(name), HYBRID[name][3]
+    older, length = HYBRID[name][4], int(row["max_model_len"])
+    model = load_model("qwen3.5-122b-a10b" if row["model_key"] == "qwen35-122b-a10b" else "qwen3.5-27b")
+    parallel, precision = Parallel(tp=int(row["tp"])), Precision(kv="fp8")
+    head = multi_token_prediction(model, parallel=parallel, precision=precision)
+    plan = memory_plan(
+        model,
+        device(80e9),
+        parallel,
+        precision,
+        utilization=float(row["available_kv_gib"]) * GiB / 80e9,
+        max_model_len=length,
+        spec_tokens=drafts,
+        additions=(replace(head, weight_bytes=0.0),) if drafts else (),
+        known=Known(memory=80e9, weights=0.0, activations=0.0, runtime=0.0),
+    )
+    assert plan.pool.shares[0].block_tokens == int(row["block_size"])
+    assert (plan.pool.tokens() if older else plan.pool.tokens_at(length)) == int(row["kv_tokens"])
+    assert round(plan.pool.concurrency(length), 2) == float(row["max_concurrency_x"])
 
 
 def test_hybrid_need_of_one_request() -> None:

@@ -65,6 +65,9 @@ def kv_tokens_stored(spec: Mixer, context: NDArray[np.float64]) -> NDArray[np.fl
 
 
 @singledispatch
-def state_bytes(spec: Mixer, tp: int) -> float:
-    """Bytes of recurrent state of one sequence and layer on one rank; 0 for attention."""
+def state_bytes(spec: Mixer, tp: int, drafts: int = 0) -> float:
+    """Bytes of recurrent state of one sequence and layer on one rank; 0 for attention.
+
+    drafts: speculative tokens of a step, for each of which a convolution keeps one more input.
+    """
     return 0.0

@@ -60,7 +60,7 @@ def _kv_bytes_per_token(spec: Compressed, kv: DType, tp: int, dcp: int) -> float
 
 
 @state_bytes.register
-def _state_bytes(spec: Compressed, tp: int) -> float:
+def _state_bytes(spec: Compressed, tp: int, drafts: int = 0) -> float:
     """The window's positions, and keys and gates of the pools that are not full yet."""
     pools = sum(2 * (spec.ratio or 0) * (1 + spec.overlap) ** 2 * width * _STATE_BYTES for _, width in _widths(spec))
     return float(spec.window * spec.head_dim * _WINDOW_BYTES + pools)

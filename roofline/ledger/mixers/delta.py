@@ -59,10 +59,10 @@ def _delta_ops(spec: GatedDelta, batch: Batch, context: CoreContext) -> Iterator
 
 
 @state_bytes.register
-def _delta_state(spec: GatedDelta, tp: int) -> float:
+def _delta_state(spec: GatedDelta, tp: int, drafts: int = 0) -> float:
     """Source: the state of vLLM's hybrid allocator: heads·key·value elements and conv − 1 inputs of the convolution."""
     heads, _, channels = _sizes(spec, tp)
-    return heads * spec.key_dim * spec.value_dim * spec.state_bits / 8 + (spec.conv - 1) * channels * CONV_STATE_BYTES
+    return heads * spec.key_dim * spec.value_dim * spec.state_bits / 8 + (spec.conv - 1 + drafts) * channels * CONV_STATE_BYTES
 
 
 @matrices.register
@@ -103,9 +103,9 @@ def _kda_ops(spec: KDA, batch: Batch, context: CoreContext) -> Iterator[Op]:
 
 
 @state_bytes.register
-def _kda_state(spec: KDA, tp: int) -> float:
+def _kda_state(spec: KDA, tp: int, drafts: int = 0) -> float:
     inner = spec.heads // tp * spec.head_dim
-    return inner * spec.head_dim * spec.state_bits / 8 + (spec.conv - 1) * 3 * inner * CONV_STATE_BYTES
+    return inner * spec.head_dim * spec.state_bits / 8 + (spec.conv - 1 + drafts) * 3 * inner * CONV_STATE_BYTES
 
 
 @kv_bytes_per_token.register(GatedDelta)

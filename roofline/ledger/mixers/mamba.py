@@ -58,9 +58,9 @@ def _mamba2_ops(spec: Mamba2, batch: Batch, context: CoreContext) -> Iterator[Op
 
 
 @state_bytes.register
-def _mamba2_state(spec: Mamba2, tp: int) -> float:
+def _mamba2_state(spec: Mamba2, tp: int, drafts: int = 0) -> float:
     _, inner, channels = _sizes(spec, tp)
-    return inner * spec.state_size * spec.state_bits / 8 + (spec.conv - 1) * channels * CONV_STATE_BYTES
+    return inner * spec.state_size * spec.state_bits / 8 + (spec.conv - 1 + drafts) * channels * CONV_STATE_BYTES
 
 
 @matrices.register
@@ -97,9 +97,9 @@ def _mamba_ops(spec: Mamba, batch: Batch, context: CoreContext) -> Iterator[Op]:
 
 
 @state_bytes.register
-def _mamba_state(spec: Mamba, tp: int) -> float:
+def _mamba_state(spec: Mamba, tp: int, drafts: int = 0) -> float:
     inner = spec.heads // tp
-    return inner * spec.state_size * spec.state_bits / 8 + (spec.conv - 1) * inner * CONV_STATE_BYTES
+    return inner * spec.state_size * spec.state_bits / 8 + (spec.conv - 1 + drafts) * inner * CONV_STATE_BYTES
 
 
 @kv_bytes_per_token.register(Mamba)
