@@ -59,9 +59,10 @@ def batching() -> Iterator[Record]:
 def chunks() -> Iterator[Record]:
     """S14: decodes beside long prompts, over the token budget of a step."""
     chat = open_loop(12, float("inf"), fixed_length(16), fixed_length(100), seed=2)
-    documents = open_loop(10, 1.5, fixed_length(700), fixed_length(4), seed=3)
+    documents = open_loop(10, 3.0, fixed_length(700), fixed_length(4), seed=3)
     workload = merged({"chat": chat, "documents": documents})
-    setup = check(load_model(MEDIUM), Options(num_blocks=1200), max_model_len=1024)
+    model = load_model(SMALL).model_copy(update={"max_position_embeddings": 1024})
+    setup = check(model, Options(num_blocks=1200))
     for budget in (32, 64, 128, 256, 512, 1024):
         run = drive(setup, setup.scheduler(VllmConfig(budget, 24), prefix_caching=False), workload)
         of = {
