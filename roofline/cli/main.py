@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Constants of a device from measured rows.",
     "report": "The whole story as PDF, HTML or Markdown.",
     "bench": "Microbenchmarks of this machine, as records.",
+    "validate": "Theory against this machine, with verdicts.",
     "engine": "Run a workload on the reference engine.",
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
     "diagnose": "Why is this server slow: ranked causes from metrics, logs or a load test.",

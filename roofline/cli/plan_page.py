@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from roofline import units
-from roofline.capacity.ranges import GiB
 from roofline.cli.render import Bar, Block, Column, Heading, Paragraph, Table, assumed
 from roofline.planning.plan import Plan
 
@@ -78,7 +77,7 @@ def _answer(plan: Plan) -> Iterator[str]:
     """What was asked, in one or two sentences."""
     memory, load = plan.memory, plan.load
     if not plan.fits:
-        missing = f"{memory.shortfall_bytes / GiB:.1f} GiB more per GPU are needed" if memory.shortfall_bytes else plan.limits[0].text
+        missing = f"{_size(memory.shortfall_bytes)} more per GPU are needed" if memory.shortfall_bytes else plan.limits[0].text
         yield f"{_size(memory.weight_bytes)} of weights on a GPU with {_size(memory.usable_bytes)} usable: {missing}."
         return
     last = plan.curve[-1]
@@ -115,13 +114,16 @@ def _budget(plan: Plan) -> Bar:
 def _capacity(plan: Plan) -> str:
     memory = plan.memory
     each = f"KV takes {_size(memory.kv_bytes_per_token)} per token"
+    if not plan.fits and memory.largest_model_len:
+        longest = memory.largest_model_len
+        return f"{each}; the longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less."
     if not plan.fits:
         return f"{each}; nothing is left for it."
     low, high = memory.kv_tokens_range
     text = f"{each}: {memory.kv_tokens:,} tokens ({low:,} to {high:,}, since activations and runtime are estimates)."
     longest, wanted = memory.largest_model_len, memory.settings.max_model_len
     if longest < wanted:
-        return f"{text} The longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less, not {wanted}."
+        return f"{text} The longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less."
     return f"{text} A sequence of {wanted:,} tokens, the longest allowed, fits {memory.max_sequences():,} times."
 
 

@@ -63,7 +63,7 @@ def search_blocks(found: Search, usd_per_gpu_hour: float | None, load: Load) -> 
         page.append(Paragraph("No layout meets the load:"))
     else:
         mode = f"{best.prefill} prefill and {best.replicas - best.prefill} decode servers" if best.prefill else "mixed servers"
-        text = f"{best.gpus} GPUs: {best.layout}, {mode}, {best.max_num_batched_tokens:,} tokens per step."
+        text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}: {best.layout}, {mode}, {best.max_num_batched_tokens:,} tokens per step."
         if found.gpus_range is not None:
             text += f" With step times at the ends of their interval: {found.gpus_range[0]} to {found.gpus_range[1]} GPUs."
         page += [Paragraph(text), Paragraph(f"What binds a server first: {found.binding}; next: {found.next_}.")]
@@ -101,7 +101,7 @@ def speedups(setup: Setup, load: Load, drafts: tuple[int, float]) -> tuple[dict[
 
 
 def _break_even(curve: SpeculationCurve) -> str:
-    memory = f"The drafter takes {curve.kv_tokens_lost:,} tokens of KV."
+    memory = f"Drafting takes {curve.kv_tokens_lost:,} tokens of the KV pool: weights, its own KV, the logits of the drafts."
     if curve.limit is None:
         return f"It gains at no batch. {memory}"
     if curve.limit >= curve.most:
