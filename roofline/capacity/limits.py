@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from roofline import units
 from roofline.capacity.memory import MemoryPlan
 from roofline.capacity.plan import memory_plan
 from roofline.errors import ShardError
@@ -32,14 +33,14 @@ class Gain:
 def first_limit(plan: MemoryPlan, length: int) -> tuple[str, str]:
     """What stops more sequences of `length` tokens: (name, sentence). Names: weights, length, kv, max_num_seqs."""
     if plan.kv.expected <= 0:
-        return "weights", f"weights and working memory leave nothing for KV: {-plan.kv.expected / 1e9:.1f} GB too much"
+        return "weights", f"weights and working memory leave nothing for KV: {units.format(-plan.kv.expected, 'bytes')} too much"
     held = plan.max_sequences(length)
     if held == 0:
-        return "length", f"not one sequence of {length} tokens fits; the longest that does has {plan.largest_model_len}"
+        return "length", f"not one sequence of {length:,} tokens fits; the longest that does has {plan.largest_model_len:,}"
     cap = plan.settings.max_num_seqs * plan.parallel.dp
     if cap <= held:
-        return "max_num_seqs", f"the cap of {cap} running sequences; KV would hold {held}"
-    return "kv", f"KV memory: {held} sequences of {length} tokens; the cap is {cap}"
+        return "max_num_seqs", f"the cap of {cap:,} running sequences; KV would hold {held:,}"
+    return "kv", f"KV memory: {held:,} sequences of {length:,} tokens; the cap is {cap:,}"
 
 
 def knob_gains(
@@ -90,7 +91,8 @@ def _knobs(model: Model, before: MemoryPlan, parallel: Parallel, precision: Prec
         yield "kv_dtype", "fp8 KV cache", parallel, replace(precision, kv="fp8"), {}, length
     for knob, wider in (("tp", _next_tp(model, parallel)), ("dp", _one_more(model, parallel))):
         if wider:
-            change = f"{knob} {getattr(parallel, knob)} → {getattr(wider, knob)} (+{wider.gpus - parallel.gpus} GPUs)"
+            more = wider.gpus - parallel.gpus
+            change = f"{knob} {getattr(parallel, knob)} → {getattr(wider, knob)} (+{more} GPU{'s' if more > 1 else ''})"
             yield knob, change, wider, precision, {}, length
     if length > 1:
         half = max(1, length // 2)

@@ -143,13 +143,13 @@ def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape:
     """What caps the batch, tightest first."""
     name, text = first_limit(memory, load.longest)
     cap = memory.settings.max_num_seqs * setup.parallel.dp
-    found = [Limit("kv", in_memory, text if name != "max_num_seqs" else f"KV memory: {in_memory} sequences of {load.longest} tokens")]
-    found.append(Limit("max_num_seqs", cap, f"the engine runs at most {cap} sequences"))
+    found = [Limit("kv", in_memory, text if name != "max_num_seqs" else f"KV memory: {in_memory:,} sequences of {load.longest:,} tokens")]
+    found.append(Limit("max_num_seqs", cap, f"the engine runs at most {cap:,} sequences"))
     if load.tpot_s is not None:
         batch = latency_limited_batch(setup, load.mean_context, load.tpot_s)
-        found.append(Limit("tpot", batch, f"a decode step alone stays under {load.tpot_s * 1e3:g} ms up to batch {batch}"))
+        found.append(Limit("tpot", batch, f"a decode step alone stays under {load.tpot_s * 1e3:g} ms up to batch {batch:,}"))
     if shape.eighty is not None:
-        found.append(Limit("plateau", shape.eighty, f"80 % of the throughput that any batch can reach comes at batch {shape.eighty}"))
+        found.append(Limit("plateau", shape.eighty, f"80 % of the throughput that any batch can reach comes at batch {shape.eighty:,}"))
     return sorted(found, key=lambda limit: limit.batch if limit.batch is not None else 1 << 60)
 
 

@@ -75,7 +75,7 @@ def find(shelf: Shelf, name_or_path: str | Path, profile_dirs: Sequence[Path] = 
     """The file of a profile. Raises UnknownNameError for a name that no or several profiles have."""
     text = str(name_or_path).strip()
     if _is_path(name_or_path):
-        return Path(text).expanduser()
+        return _expanded(shelf, text)
     known = files(shelf, profile_dirs)
     if text in known:
         return known[text]
@@ -140,6 +140,15 @@ def scan(shelf: Shelf, key: str, known: dict[str, Path]) -> Iterator[tuple[str, 
                 yield stem, yamlfile.parse(match[0], path).data[key]
         except ProfileError:
             continue
+
+
+def _expanded(shelf: Shelf, text: str) -> Path:
+    """The path with ~ and ~user written out."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        home = Path(text).parts[0]
+        raise UnknownNameError(f"{text!r} is no {shelf.noun}: there is no home folder {home!r}; write ./{text} for a file here") from None
 
 
 def _is_path(name: str | Path) -> bool:

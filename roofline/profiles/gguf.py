@@ -87,6 +87,8 @@ def read_header(path: Path) -> _Header:
     """Keys and tensors of a GGUF file, in bounded memory. Raises ProfileError."""
     try:
         size = path.stat().st_size
+        if not path.is_file():  # opening a named pipe would wait for its writer
+            raise ProfileError("is not a regular file; name a .gguf file", path=path)
         with path.open("rb") as stream:
             reader = _Reader(stream, path, size)
             if reader.take(4) != b"GGUF":

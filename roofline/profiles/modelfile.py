@@ -17,7 +17,7 @@ def load(path: Path | str) -> Model:
 
     Raises ProfileError (file:line:key) for anything that cannot be used.
     """
-    path = Path(path).expanduser()
+    path = Path(path)
     if path.suffix in (".yaml", ".yml"):
         return yamlfile.read(path).validate(Model)
     if path.suffix == ".gguf":
@@ -27,6 +27,8 @@ def load(path: Path | str) -> Model:
     from roofline.profiles.hf import config
 
     if path.suffix == ".safetensors":
+        if not (path.parent / "config.json").exists():
+            raise ProfileError("has no config.json beside it; weights alone do not say what the model computes", path=path)
         path = path.parent
     if path.is_dir() and not (path / "config.json").exists():
         raise ProfileError("is a folder without a config.json; name a model's folder, its config.json or a YAML profile", path=path)

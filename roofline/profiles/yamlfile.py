@@ -132,7 +132,9 @@ class _Builder:
     def value(self, node: yaml.Node, loc: Loc) -> Any:
         if id(node) in self.seen:
             message = "anchors and aliases (&name, *name) are not supported; write the value out"
-            raise ProfileError(message, path=self.path, line=self.lines.get(loc), key=_dotted(loc) or None)  # the node has its anchor's line
+            raise ProfileError(
+                message, path=self.path, line=self.lines.get(loc), key=_dotted(loc) or None
+            )  # the node has its anchor's line
         self.seen.add(id(node))
         if len(loc) > MAX_DEPTH:
             raise self.fail("values are nested too deeply", node, loc[:3])
@@ -169,7 +171,7 @@ class _Builder:
         if lower in _BOOL:
             return _BOOL[lower]
         if lower in _AMBIGUOUS:
-            raise self.fail(f"{text!r} may mean true or false or text; write true or false, or quote it: \"{text}\"", node, loc)
+            raise self.fail(f'{text!r} may mean true or false or text; write true or false, or quote it: "{text}"', node, loc)
         if _INT.fullmatch(text):
             if len(text) > 30:
                 raise self.fail("the number has too many digits", node, loc)
@@ -206,11 +208,14 @@ def _explain(kind: str, message: str, loc: Loc, value: Any, model: type[BaseMode
 
 
 def nearest(name: str, known: list[str], limit: int = 12) -> str:
-    """"did you mean …?" for the closest of `known`, or the list of them when none is close."""
+    """ "did you mean …?" for the closest of `known`, or the list of them when none is close."""
+    return did_you_mean(name, known) or f"known: {', '.join(known[:limit])}{', …' if len(known) > limit else ''}"
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The question for the closest of `known`; "" when none is close."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
-    return f"known: {', '.join(known[:limit])}{', …' if len(known) > limit else ''}"
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _known_keys(model: type[BaseModel], loc: Loc) -> set[str]:

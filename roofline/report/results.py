@@ -43,7 +43,7 @@ def _load_test(result: Mapping[str, Any]) -> Section:
     stages = [stage for stage in result.get("stages", []) if isinstance(stage, Mapping)]
     rows: list[dict[str, Any]] = []
     for stage in stages:
-        times = {f"{key}_{p}": stage.get(key, {}).get(p) for key in ("ttft_s", "tpot_s") for p in ("p50", "p99")}
+        times = {f"{key}_{p}": _within(stage, key).get(p) for key in ("ttft_s", "tpot_s") for p in ("p50", "p99")}
         counts = {name: stage.get(name) for name in ("concurrency", "output_tokens_per_s", "requests_ok", "requests_failed")}
         rows.append(counts | times)
     columns = [
@@ -52,11 +52,21 @@ def _load_test(result: Mapping[str, Any]) -> Section:
         Column("p99", "ttft_s_p99", "time"), Column("TPOT p50", "tpot_s_p50", "time"), Column("p99", "tpot_s_p99", "time"),
         Column("ok", "requests_ok", "integer"), Column("failed", "requests_failed", "integer"),
     ]  # fmt: skip
-    blocks: list[Block] = [grid(columns, rows), _facts(result, ("knee",))]
+    blocks: list[Block] = [grid(columns, rows), *_knee(result.get("knee"))]
     client = result.get("client")
     if isinstance(client, Mapping) and client.get("trustworthy") is False:
         blocks.append(Text(["The client itself was too slow: these figures cannot be trusted."]))
     return Section("Load test", blocks)
+
+
+def _knee(knee: Any) -> list[Block]:
+    """The concurrency from which more streams only wait, with its 95 % interval, or why the ladder does not show it."""
+    if not isinstance(knee, Mapping):
+        return []
+    if knee.get("concurrency") is None:
+        return [Facts([("knee", str(knee.get("reason") or "not in sight"))])]
+    between = f" ({'–'.join(map(_plain, knee['ci']))}, 95 %)" if knee.get("ci") else ""
+    return [Facts([("knee", f"{knee['concurrency']:.3g} streams{between}")])]
 
 
 def _validation(result: Mapping[str, Any]) -> Section:
@@ -69,9 +79,9 @@ def _validation(result: Mapping[str, Any]) -> Section:
     return Section("Validation: predicted against measured", [_facts(result, ("verdict", "device", "health")), grid(columns, shown)])
 
 
-def _shown(key: str, value: Any) -> float | str:
-    """Times as numbers, all else as text."""
-    return float(value) if isinstance(value, (int, float)) and key.endswith("_s") else str(value)
+def _within(stage: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = stage.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _percentiles(rows: Sequence[dict[str, Any]]) -> Block:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,29 @@ def test_windows_line_ends_are_fine(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "windows.yaml"
     path.write_bytes(text.encode())
     assert cli("kv", path).code == 0
+
+
+def test_a_home_folder_that_nobody_has(cli: Cli) -> None:
+    assert "home folder '~0'" in refused(cli, "plan", "~0", *H100)
+    assert "home folder '~nobody-here'" in refused(cli, "plan", "llama-3.1-8b", "-H", "~nobody-here/x.yaml")
+
+
+def test_a_named_pipe_is_not_waited_for(cli: Cli, tmp_path: Path) -> None:
+    for name in ("m.gguf", "m.yaml", "m.json"):
+        os.mkfifo(tmp_path / name)
+        assert "not a regular file" in refused(cli, "plan", tmp_path / name, *H100)
+
+
+def test_more_layers_than_any_model_has(cli: Cli, tmp_path: Path) -> None:
+    path = _file(tmp_path, "config.json", json.dumps(_config() | {"num_hidden_layers": 10**9}))
+    assert "num_hidden_layers: must be a whole number ≥ 1 and ≤ 4,096" in refused(cli, "plan", path, *H100)
+
+
+def test_weights_without_a_configuration(cli: Cli, tmp_path: Path) -> None:
+    assert "model.safetensors: has no config.json" in refused(cli, "plan", _file(tmp_path, "model.safetensors", ""), *H100)
+
+
+def test_an_unknown_key_is_told_how_to_go_on(cli: Cli, tmp_path: Path) -> None:
+    path = _file(tmp_path, "config.json", json.dumps(_config() | {"frobnicate": 7}))
+    assert "frobnicate: unknown key" in (message := refused(cli, "plan", path, *H100))
+    assert "take it out if" in message

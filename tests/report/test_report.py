@@ -19,10 +19,11 @@ from roofline.planning.load import Load
 from roofline.planning.plan import make_plan
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.report import Document, tell, write
-from roofline.report.document import Cell, Grid
+from roofline.report.document import Cell, Facts, Grid
 from roofline.report.html import html
 from roofline.report.markdown import markdown
 from roofline.report.pdf import pdf
+from roofline.report.results import result_sections
 from roofline.report.typeset import Pages
 from tests.cli.conftest import Cli, cli  # noqa: F401  the fixture
 
@@ -32,7 +33,7 @@ SIMULATION = {
     "ttft_s": {"mean": 0.2, "p50": 0.15, "p90": 0.4, "p99": 0.9}, "tpot_s": {"mean": 0.02, "p50": 0.02, "p90": 0.03, "p99": 0.05},
 }  # fmt: skip
 LOAD_TEST = {
-    "command": "loadtest", "knee": 16, "client": {"trustworthy": False},
+    "command": "loadtest", "knee": {"concurrency": 16.3, "ci": [12, 18], "reason": ""}, "client": {"trustworthy": False},
     "stages": [{"concurrency": 1, "ttft_s": {"p50": 0.1, "p99": 0.2}, "tpot_s": {"p50": 0.01, "p99": 0.02}, "requests_ok": 8,
                 "requests_failed": 0, "output_tokens_per_s": 99.0}],
 }  # fmt: skip
@@ -263,3 +264,16 @@ def test_what_it_refuses(arguments: list[str], says: str, cli: Cli, tmp_path: Pa
     assert done.code in (1, 2)
     assert says in done.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("knee", "said"),
+    [
+        ({"concurrency": 16.3, "ci": [12, 18], "reason": ""}, "16.3 streams (12–18, 95 %)"),
+        ({"concurrency": None, "ci": None, "reason": "climb higher"}, "climb higher"),
+    ],
+)
+def test_the_knee_of_a_load_test_is_a_sentence(knee: dict[str, object], said: str) -> None:
+    (section,) = result_sections([LOAD_TEST | {"knee": knee}])
+    (facts,) = (block for block in section.blocks if isinstance(block, Facts))
+    assert facts.pairs == [("knee", said)]

@@ -10,7 +10,7 @@ from roofline.profiles.hf.draft import Draft, assemble, model_name
 from roofline.profiles.hf.keys import Keys
 from roofline.profiles.hf.multimodal import wrapped
 from roofline.profiles.model import Model
-from roofline.profiles.yamlfile import nearest
+from roofline.profiles.yamlfile import did_you_mean
 
 TEXT: dict[str, Callable[[Keys], Draft]] = {
     **dense.FAMILIES,
@@ -59,8 +59,9 @@ def read(file: jsonfile.JsonFile, name: str, tensors: Sequence[headers.Tensor] =
     if not isinstance(c.raw("model_type"), str):
         raise c.fail("model_type", "the key 'model_type' is missing or not text; is this the config.json of a language model?")
     if family is None:
-        known = ", ".join(sorted(FAMILIES))
-        raise c.fail("model_type", f"{c.model_type!r} is not supported; {nearest(c.model_type, sorted(FAMILIES))} supported: {known}")
+        known = sorted(FAMILIES)
+        near = f"{did_you_mean(c.model_type, known)} ".lstrip()
+        raise c.fail("model_type", f"{c.model_type!r} is not supported; {near}supported: {', '.join(known)}")
     recipe = c.object("quantization_config")
     draft = family(c)
     _quantise(draft, recipe or draft.recipe, _side_file(file.path))

@@ -8,7 +8,8 @@ from typing import Any, overload
 from roofline.errors import ProfileError
 from roofline.profiles.hf.irrelevant import IRRELEVANT
 from roofline.profiles.hf.jsonfile import JsonFile, Loc
-from roofline.profiles.yamlfile import nearest
+from roofline.profiles.model import MAX_LAYERS
+from roofline.profiles.yamlfile import did_you_mean
 
 _MAX = 2**40  # no count or width of a model comes near; larger numbers are damage
 
@@ -63,8 +64,10 @@ class Keys:
             if default is not None:
                 self.assume(f"{name} is not given: {default}, the default of {self.model_type}")
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _MAX:
-            raise self.fail(name, f"must be a whole number ≥ {minimum}, found {_short(value)}")
+        most = MAX_LAYERS if name.endswith(("layers", "n_layer")) else _MAX
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
+            upper = f" and ≤ {most:,}" if isinstance(value, int) and value > most else ""
+            raise self.fail(name, f"must be a whole number ≥ {minimum}{upper}, found {_short(value)}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -135,8 +138,9 @@ class Keys:
         for name, value in self.data.items():
             if name in self.used or name in irrelevant or value is None:
                 continue
-            near = nearest(name, sorted(self.used - set(self.data)) or sorted(self.used))
-            raise self.fail(name, f"unknown key in {self._where()}; it may change the arithmetic, so it is not ignored; {near}")
+            near = did_you_mean(name, sorted(self.used - set(self.data)) or sorted(self.used))
+            fix = near or "take it out if the model computes the same without it"
+            raise self.fail(name, f"unknown key in {self._where()}; it may change the arithmetic, so it is not ignored; {fix}")
 
 
 def _short(value: Any) -> str:
