@@ -1,0 +1,102 @@
+"""The reference engine under the clock: single steps of chosen shape, and a trace of requests."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roofline.engine.build import Options, build_engine, check
+from roofline.engine.driver import Driver, Run
+from roofline.engine.engine import Engine
+from roofline.engine.runner import Row
+from roofline.profiles.model import Model
+from roofline.records import JsonlWriter, Measurement
+from roofline.scheduling import VllmConfig
+from roofline.scheduling.vllm import VllmScheduler
+from roofline.serving.arrivals import Arrivals
+from roofline.serving.workloads import Workload
+from roofline.validation.plan import SCALES
+from roofline.validation.predictions import Step
+
+METHOD = "engine step 1"
+BLOCK = 16
+ROUNDS, LEAST_ROUNDS = 15, 3
+
+
+class Bench:
+    """An engine with random weights whose steps are timed.
+
+    cpu_time: count the CPU seconds of the process (one thread) in place of the wall clock. `slowdown`: wall seconds / counted
+    seconds so far.
+    """
+
+    def __init__(self, model: Model, kind: str, dtype: str, steps: Sequence[Step], *, cpu_time: bool, seed: int = 0) -> None:
+        self.model, self.kind, self.dtype, self.cpu_time = model, kind, dtype, cpu_time
+        self.clock: Callable[[], float] = time.process_time if cpu_time else time.perf_counter
+        blocks = max([step.batch * -(-(step.past + step.new) // BLOCK) for step in steps] + [SCALES[kind].sequences * 24])
+        mode = "graphs" if kind == "cuda" else "eager"
+        self._setup = check(model, Options(kind, dtype, num_blocks=blocks + 1, block_size=BLOCK, seed=seed, mode=mode))
+        self._engine: Engine = build_engine(self._setup, self.scheduler())
+        self._wall = self._counted = 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """Wall seconds for each counted second."""
+        return self._wall / self._counted if self._counted else 1.0
+
+    def scheduler(self) -> VllmScheduler:
+        """A fresh scheduler for the engine's cache: the simulator gets one like it."""
+        scale = SCALES[self.kind]
+        return self._setup.scheduler(VllmConfig(max_num_batched_tokens=scale.tokens, max_num_seqs=scale.sequences), prefix_caching=False)
+
+    def once(self, step: Step) -> float:
+        """Seconds of one pass and its greedy choice."""
+        width = -(-(step.past + step.new) // BLOCK)
+        tokens = [(7 * at + 3) % self.model.vocab_size for at in range(step.new)]
+        rows = [Row(tokens, step.past, range(1 + i * width, 1 + (i + 1) * width), 1) for i in range(step.batch)]
+        wall, began = time.perf_counter(), self.clock()
+        for logits in self._engine.runner.run(rows):
+            int(logits.argmax())  # waits for the device
+        seconds = self.clock() - began
+        self._wall, self._counted = self._wall + time.perf_counter() - wall, self._counted + seconds
+        return seconds
+
+    def steps(
+        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, environment: str, device: str, seed: int
+    ) -> dict[Step, float]:
+        """Medians of each step in seconds; rounds over all steps in random order until ROUNDS or the deadline (time.perf_counter).
+
+        The first round warms up and is not counted. A record each.
+        """
+        samples: dict[Step, list[float]] = {step: [] for step in steps}
+        order, shuffled = list(steps), random.Random(seed)  # noqa: S311  an order, not a secret
+        for number in range(ROUNDS + 1):
+            shuffled.shuffle(order)
+            for step in order:
+                if number > LEAST_ROUNDS and time.perf_counter() > deadline:
+                    break
+                seconds = self.once(step)
+                if number:
+                    samples[step].append(seconds)
+        found = {}
+        for step, times in samples.items():
+            m = self._record(step, times, environment, device)
+            writer.write(m.to_json())
+            found[step] = m.median_s
+        writer.flush()
+        return found
+
+    def _record(self, step: Step, times: Sequence[float], environment: str, device: str) -> Measurement:
+        shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
+        clock = "process CPU time" if self.cpu_time else "perf_counter"
+        return Measurement(
+            "engine_step", shape, device, self.dtype, tuple(times), f"{METHOD}, {clock}", environment, cold=True, notes={"case": step.id}
+        )
+
+    def serve(self, workload: Workload, scheduler: VllmScheduler) -> Run:
+        """The workload on the engine, in counted seconds."""
+        engine = Engine(scheduler, self._engine.runner, self.model.vocab_size)
+        wait: Callable[[float], None] = (lambda _: None) if self.cpu_time else time.sleep
+        return Driver(engine, workload, Arrivals(workload), clock=self.clock, wait=wait).run()

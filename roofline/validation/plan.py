@@ -1,0 +1,128 @@
+"""What a validation measures: shapes that constants are fitted to, shapes that are judged, steps of the engine, a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roofline.errors import InputError
+from roofline.ledger import Conventions, Op, build_ledger
+from roofline.profiles.model import Model
+from roofline.serving.workloads import Workload, open_loop, uniform_length
+from roofline.timing.calibrated import as_run
+from roofline.validation.fitting import disjoint
+from roofline.validation.predictions import Step
+
+if TYPE_CHECKING:
+    from microbench.device import Device
+    from microbench.measure import Case
+
+REQUESTS = 100
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes that suit a kind of device. fit, judged: steps as (sequences, new tokens, cached tokens of each); kernels: the same, whose
+    kernels are measured alone; inputs, outputs: lengths of the trace's requests, drawn uniformly; sequences, tokens: most in a step."""
+
+    fit: Sequence[tuple[int, int, int]]
+    judged: Sequence[tuple[int, int, int]]
+    kernels: Sequence[tuple[int, int, int]]
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    sequences: int
+    tokens: int
+    groups: tuple[str, ...] = ("stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer")
+
+
+SCALES = {
+    "cpu": Scale(
+        fit=((1, 1, 64), (2, 1, 448), (3, 1, 128), (6, 1, 64), (7, 1, 320), (1, 48, 0), (1, 192, 0), (1, 384, 0)),
+        judged=((1, 1, 256), (2, 1, 128), (4, 1, 256), (8, 1, 128), (8, 1, 256), (1, 96, 0), (1, 128, 0), (1, 256, 0), (1, 512, 0)),
+        kernels=((1, 1, 256), (4, 1, 256), (8, 1, 256), (1, 256, 0)),
+        inputs=(8, 40), outputs=(3, 8), sequences=8, tokens=256,
+        groups=("stream", "gemm", "gemv", "attention", "launch"),
+    ),
+    "cuda": Scale(
+        fit=((1, 1, 1024), (4, 1, 512), (12, 1, 2048), (32, 1, 512), (48, 1, 1024), (1, 512, 0), (1, 1536, 0), (1, 4096, 0)),
+        judged=((1, 1, 512), (8, 1, 1024), (16, 1, 1024), (64, 1, 512), (64, 1, 1024), (1, 256, 0), (1, 1024, 0), (1, 2048, 0)),
+        kernels=((1, 1, 512), (16, 1, 1024), (64, 1, 1024), (1, 2048, 0)),
+        inputs=(64, 1024), outputs=(16, 128), sequences=64, tokens=2048,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """fit_cases, judged_cases: of microbench; alone: step id → op name → (case id, runs in the step), for attribution."""
+
+    fit_cases: Sequence[Case]
+    judged_cases: Sequence[Case]
+    fit_steps: Sequence[Step]
+    judged_steps: Sequence[Step]
+    alone: Mapping[str, Mapping[str, tuple[str, int]]]
+    left_out: Sequence[str]
+
+
+def make_plan(model: Model, device: Device, dtype: str) -> Plan:
+    """The cases and steps of `model` on `device`, in one `dtype`; fitted and judged shapes have nothing in common (checked).
+
+    Raises InputError for a model that has too few positions.
+    """
+    from microbench.cases.model import model_cases
+    from microbench.cases.standard import cases
+
+    scale = SCALES[device.kind]
+    longest = model.max_position_embeddings or 1 << 20
+    fit, judged, kernels = (
+        [step for shape in shapes if (step := Step(*shape)).past + step.new <= longest]
+        for shapes in (scale.fit, scale.judged, scale.kernels)
+    )
+    if len(fit) < 5 or len(judged) < 2:
+        raise InputError(f"{model.name} has {longest} positions: too few for the steps of a validation")
+    wanted: dict[str, Case] = {}
+    missing: dict[str, None] = {}
+    for step in kernels:
+        batches, context = ([step.batch], step.past) if step.phase == "decode" else ([], 1)
+        found, left_out = model_cases(model, batches=batches, context=context, prompt=step.new if step.phase == "prefill" else 1)
+        if step.phase == "decode":
+            found = [case for case in found if _in_step(case.op, model, step)]
+        wanted |= {case.id: case for case in found}
+        missing |= dict.fromkeys(left_out)
+    sites = {(float(case.op.n), float(case.op.k)) for case in wanted.values() if case.kind == "gemm"}
+    standard = [
+        case
+        for group in scale.groups
+        for case in cases(group, device)
+        if case.dtype == dtype or case.kind in ("stream", "launch", "transfer")
+        if case.kind != "stream" or case.shape["level"] == "memory"
+    ]
+    fitted = [c for c in standard if c.id not in wanted and (c.kind != "gemm" or (float(c.op.n), float(c.op.k)) not in sites)]
+    disjoint([case.id for case in fitted], list(wanted))
+    disjoint([step.id for step in fit], [step.id for step in judged])
+    alone = {step.id: kernels for step in judged if (kernels := _alone(model, step, list(wanted.values())))}
+    return Plan(fitted, list(wanted.values()), fit, judged, alone, list(missing))
+
+
+def _signature(op: Op) -> tuple[object, ...]:
+    return (op.kind, float(op.m), float(op.n), float(op.k), float(op.flops_each))
+
+
+def _ops(model: Model, step: Step) -> list[Op]:
+    return list(as_run(build_ledger(model, step.as_batch, conventions=Conventions(elementwise=True))))
+
+
+def _in_step(op: Op, model: Model, step: Step) -> bool:
+    return _signature(op) in {_signature(each) for each in _ops(model, step)}
+
+
+def _alone(model: Model, step: Step, cases: Sequence[Case]) -> dict[str, tuple[str, int]]:
+    known = {_signature(case.op): case.id for case in cases}
+    return {op.name: (known[_signature(op)], op.count) for op in _ops(model, step) if _signature(op) in known}
+
+
+def trace(kind: str, rate: float, seed: int) -> Workload:
+    """The requests of the serving comparison, Poisson at `rate` 1/s."""
+    scale = SCALES[kind]
+    return open_loop(REQUESTS, rate, uniform_length(*scale.inputs), uniform_length(*scale.outputs), seed=seed)

@@ -1,0 +1,211 @@
+"""One validation from start to end under a budget: predictions on record, then measurements, stage by stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roofline.errors import InputError
+from roofline.ledger import AS_SHIPPED
+from roofline.profiles.hardware import Hardware
+from roofline.profiles.model import Model
+from roofline.records import JsonlWriter, Measurement
+from roofline.validation import serve, statements
+from roofline.validation.compare import RUN, Validation, assemble
+from roofline.validation.fitting import fit_device, fit_steps
+from roofline.validation.plan import SCALES, Plan, make_plan, trace
+from roofline.validation.predictions import SHIPPED, THIS_RUN, UNCALIBRATED, Basis, Prediction, kernel_prediction, step_prediction
+
+if TYPE_CHECKING:
+    from microbench.device import Device
+    from roofline.validation.engine_steps import Bench
+
+SHARES = {"fit": 0.34, "kernels": 0.16, "engine": 0.20}  # of the budget; the trace has what is left
+RESERVE_S = 10.0  # to judge, draw and write the report
+SAFETY = 1.3  # of a predicted run time, when it is decided whether it still fits into the budget
+DTYPE = {"cpu": "fp32", "cuda": "bf16"}
+
+
+@dataclass
+class Session:
+    """A validation that is going on. deadline: on time.perf_counter; say: is told each stage."""
+
+    model: Model
+    device: Device
+    hardware: Hardware | None
+    folder: Path
+    deadline: float
+    budget_s: float
+    seed: int
+    say: Callable[[str], None]
+    bases: list[Basis] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    untrustworthy: list[str] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the reserve for the report begins."""
+        return self.deadline - RESERVE_S - time.perf_counter()
+
+    def until(self, stage: str) -> float:
+        """Seconds that a stage may take."""
+        return max(min(SHARES[stage] * self.budget_s, self.left_s), 1.0)
+
+
+def validate(session: Session) -> Validation:
+    """Predicts, measures and judges; all records lie in the session's folder. Raises InputError when too little could be measured."""
+    begun = time.perf_counter()
+    for name in (statements.PREDICTIONS, statements.MEASUREMENTS, RUN):
+        (session.folder / name).unlink(missing_ok=True)
+    plan = make_plan(session.model, session.device, DTYPE[session.device.kind])
+    session.left_out += [f"no case: {what}" for what in plan.left_out]
+    with JsonlWriter(session.folder / statements.MEASUREMENTS) as writer:
+        fitted = _fit(session, plan, writer)
+        _judge_kernels(session, plan, fitted, writer)
+        bench = _judge_steps(session, plan, writer)
+        _serve(session, bench, writer)
+    seconds = time.perf_counter() - begun
+    (session.folder / RUN).write_text(json.dumps(_about(session, plan, seconds), indent=1) + "\n", encoding="utf-8")
+    return assemble(session.folder)
+
+
+def _fit(session: Session, plan: Plan, writer: JsonlWriter) -> list[Measurement]:
+    """What the profile claims is stated before anything runs; then the roofs and the shapes for constants are measured."""
+    digest = ""
+    if session.hardware is not None:
+        printed = f"roofs of {session.hardware.id}, efficiencies common to all devices"
+        session.bases = [
+            Basis(UNCALIBRATED, session.hardware, printed),
+            Basis(SHIPPED, session.hardware, f"constants of {session.hardware.id}"),
+        ]
+        digest = statements.state(session.folder, "profile", _all(session, plan, session.bases))
+    statements.begin(writer, "profile", digest)
+    session.say(f"roofs and {len(plan.fit_cases)} shapes for constants, {session.until('fit'):.0f} s")
+    return _sweep(session, plan.fit_cases, writer, session.until("fit"))
+
+
+def _judge_kernels(session: Session, plan: Plan, fitted: Sequence[Measurement], writer: JsonlWriter) -> None:
+    hardware = fit_device(fitted, session.hardware)
+    new = [Basis(THIS_RUN, hardware, f"constants of {len(fitted)} cases of this run, other shapes than the judged ones")]
+    if session.hardware is None:
+        roofs = hardware.model_copy(update={"calibration": ()})
+        new.insert(0, Basis(UNCALIBRATED, roofs, "roofs of this run (no datasheet), efficiencies common to all devices"))
+    session.bases += new
+    stated = [kernel_prediction(case.id, case.op, basis) for basis in new for case in plan.judged_cases]
+    statements.begin(writer, "kernels", statements.state(session.folder, "kernels", stated))
+    session.say(f"{len(plan.judged_cases)} shapes of {session.model.name}, {session.until('kernels'):.0f} s")
+    _sweep(session, plan.judged_cases, writer, session.until("kernels"))
+    session.device.release()
+
+
+def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
+    from roofline.validation.engine_steps import Bench
+
+    dtype, device = DTYPE[session.device.kind], session.device
+    session.say(
+        f"engine: {len(plan.fit_steps)} steps for its constants, {len(plan.judged_steps)} to judge, {session.until('engine'):.0f} s"
+    )
+    half = session.until("engine") / 2
+    end = time.perf_counter() + half
+    bench = Bench(session.model, device.kind, dtype, [*plan.fit_steps, *plan.judged_steps], cpu_time=device.cpu_time, seed=session.seed)
+    environment = device.environment().id
+    statements.begin(writer, "engine constants", "")
+    measured = bench.steps(plan.fit_steps, end, writer, environment, device.id, session.seed)
+    place = next(i for i, basis in enumerate(session.bases) if basis.name == THIS_RUN)
+    mine = session.bases[place]
+    kernels = {step: _kernels_s(step_prediction(step, session.model, AS_SHIPPED, mine)) for step in measured}
+    session.bases[place] = Basis(THIS_RUN, mine.hardware, mine.source, fit_steps(measured, kernels))
+    new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
+    stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
+    statements.begin(writer, "steps", statements.state(session.folder, "steps", stated))
+    bench.steps(plan.judged_steps, time.perf_counter() + half, writer, environment, device.id, session.seed + 1)
+    return bench
+
+
+def _kernels_s(prediction: Prediction) -> float:
+    return sum(seconds for name, seconds in prediction.parts.items() if name != "engine")
+
+
+def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
+    """The trace, simulated with every basis and then run, if it fits into what is left of the budget."""
+    scale = SCALES[session.device.kind]
+    mine = session.bases[-1]
+    timers = {b.name: serve.timer(session.model, AS_SHIPPED, b, scale.tokens) for b in session.bases}
+    at_once = serve.latencies(trace(session.device.kind, float("inf"), session.seed), bench.scheduler(), timers[mine.name])
+    workload = trace(session.device.kind, serve.LOAD * 100 / at_once["makespan"], session.seed)
+    width = 1.2816 * float(np.hypot(mine.step.spread, 0.05))
+    stated: list[Prediction] = []
+    for basis in session.bases:
+        expected = serve.latencies(workload, bench.scheduler(), timers[basis.name])
+        low, high = (
+            serve.latencies(workload, bench.scheduler(), serve.timer(session.model, AS_SHIPPED, _scaled(basis, f), scale.tokens))
+            for f in (1 - width, 1 + width)
+        )
+        stated += serve.predictions(basis, expected, low, high)
+        needed = expected["makespan"] if basis.name == mine.name else 0.0
+    needed *= bench.slowdown * SAFETY * (1.0 if not session.device.cpu_time else serve.LOAD)
+    if needed > session.left_s:
+        session.left_out.append(
+            f"trace of {len(workload)} requests: about {needed:.0f} s needed, {max(session.left_s, 0):.0f} s left of the budget"
+        )
+        return
+    statements.begin(writer, "trace", statements.state(session.folder, "trace", stated))
+    session.say(f"trace of {len(workload)} requests, about {needed:.0f} s")
+    run = bench.serve(workload, bench.scheduler())
+    for request in run.requests.values():
+        writer.write(request.to_json())
+    writer.write({"kind": "served", "rejected": run.rejected, "preemptions": run.preemptions, "load": os.getloadavg()[0]})
+
+
+def _scaled(basis: Basis, factor: float) -> Basis:
+    return Basis(basis.name, basis.hardware, basis.source, serve.scaled(basis.step, factor))
+
+
+def _all(session: Session, plan: Plan, bases: Sequence[Basis]) -> list[Prediction]:
+    kernels = [kernel_prediction(case.id, case.op, basis) for basis in bases for case in plan.judged_cases]
+    return kernels + [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in bases for step in plan.judged_steps]
+
+
+def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s: float) -> list[Measurement]:
+    from microbench.cases.standard import sentinel
+    from microbench.sweep import Sweep
+
+    outcome = Sweep(session.device, writer, budget_s=budget_s, seed=session.seed).run(cases, sentinel(session.device))
+    session.skipped.update(outcome.skipped)
+    session.untrustworthy += outcome.untrustworthy
+    if not outcome.measurements:
+        raise InputError(f"nothing could be measured in {budget_s:.0f} s: give a larger --budget")
+    return outcome.measurements
+
+
+def _about(session: Session, plan: Plan, seconds: float) -> Mapping[str, Any]:
+    """run.json: what assemble needs beside the records, and what a reader wants to know."""
+    hardware = session.hardware.model_dump(mode="json", exclude={"path", "figures"}) if session.hardware else None
+    bases = [{"name": b.name, "source": b.source, "device": b.hardware.id, "step": asdict(b.step)} for b in session.bases]
+    return {
+        "kind": "validation", "model": session.model.name, "device": session.device.id, "dtype": DTYPE[session.device.kind],
+        "budget_s": session.budget_s, "seconds": seconds, "seed": session.seed, "threads": session.device.threads,
+        "cpu_time": session.device.cpu_time, "cores_present": os.cpu_count(), "hardware": hardware, "bases": bases,
+        "fitted": [case.id for case in plan.fit_cases] + [step.id for step in plan.fit_steps],
+        "judged": [case.id for case in plan.judged_cases] + [step.id for step in plan.judged_steps],
+        "alone": plan.alone, "left_out": [*session.left_out, *_skipped(session, plan)], "untrustworthy": session.untrustworthy,
+    }  # fmt: skip
+
+
+def _skipped(session: Session, plan: Plan) -> list[str]:
+    """Judged shapes that were not measured, one each; those for constants together."""
+    judged = {case.id for case in plan.judged_cases}
+    found = [f"{case}: {reason}" for case, reason in session.skipped.items() if case in judged]
+    others = len(session.skipped) - len(found)
+    if others:
+        first = next(f"{case}: {reason}" for case, reason in session.skipped.items() if case not in judged)
+        found.append(f"{others} of {len(plan.fit_cases)} shapes for constants were not measured (the first: {first})")
+    return found
