@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline import units
 from roofline.cli.render import Bar, Block, Column, Heading, Paragraph, Table, assumed
+from roofline.planning.load import missed_alone
 from roofline.planning.plan import Plan
 
 CURVE = (
@@ -91,7 +92,7 @@ def _answer(plan: Plan) -> Iterator[str]:
         count = f"{plan.need.gpus} GPU" + ("s" if plan.need.gpus > 1 else "")
         yield f"The load needs {count}."
     elif not plan.meets_load:
-        yield "The service level cannot be met: a single request already takes longer."
+        yield f"The service level cannot be met: {missed_alone(plan.setup, load)}."
 
 
 def _memory_title(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from roofline.cli import jsonout
 from roofline.cli.output import write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
 from roofline.phases import Setup
-from roofline.planning.load import Load, operate
+from roofline.planning.load import Load, missed_alone, operate
 from roofline.planning.max_rate import MaxRate, find_max_rate
 from roofline.serving.asked import Disaggregated, RouterName, Traffic, serve
 from roofline.serving.deployment import Deployment, typical_tokens
@@ -51,8 +51,8 @@ class Found:
     def subtitle(self) -> str:
         """Model, device and traffic in a line."""
         deployment = self.run.deployment
-        traffic = self.result.workload.name if self.result is not None else ""
-        return f"{deployment.model.name} on {self.run.gpus} × {deployment.hardware.name} · {traffic}"
+        where = f"{deployment.model.name} on {self.run.gpus} × {deployment.hardware.name}"
+        return where if self.result is None else f"{where} · {self.result.workload.name}"
 
     def data(self) -> dict[str, Any]:
         """The keys of the JSON document."""
@@ -138,11 +138,21 @@ class Run:
             self.deployment, workload, replicas=self.replicas, router=self.router, pools=self.pools, band=band, seed=self.seed
         )  # fmt: skip
 
+    def missed_alone(self) -> str:
+        """By how much a request that is alone misses the levels."""
+        lengths = self.traffic.lengths
+        load = Load(lengths.input_len, lengths.output_len, ttft_s=self.levels.get("ttft"), tpot_s=self.levels.get("tpot"))
+        return missed_alone(self._setup, load)
+
+    @property
+    def _setup(self) -> Setup:
+        deployment = self.deployment
+        return Setup(deployment.model, deployment.hardware, deployment.parallel, deployment.precision, deployment.engine)
+
     def _guess(self) -> float:
         """A rate near the answer: half of what the closed form gives at a middling batch."""
         deployment, lengths = self.deployment, self.traffic.lengths
-        setup = Setup(deployment.model, deployment.hardware, deployment.parallel, deployment.precision, deployment.engine)
-        point = operate(setup, Load(lengths.input_len, lengths.output_len), 32)
+        point = operate(self._setup, Load(lengths.input_len, lengths.output_len), 32)
         return 0.5 * point.request_rate * max(1, self.gpus // deployment.parallel.gpus)
 
 
@@ -166,8 +176,8 @@ def blocks(found: Found) -> list[Block]:
 def _answer(found: Found) -> Iterator[str]:
     run, result = found.run, found.result
     if result is None:
-        goals = " and ".join(f"{name} ≤ {1e3 * limit:g} ms" for name, limit in run.levels.items())
-        yield f"No request rate meets {goals}: a request that is alone already misses it, so no number of GPUs would."
+        goals = " and ".join(f"{name.upper()} ≤ {1e3 * limit:g} ms" for name, limit in run.levels.items())
+        yield f"No request rate meets {goals}, so no number of GPUs does: {run.missed_alone()}."
         return
     data = result.to_json(run.levels)
     if found.highest is not None:

@@ -153,3 +153,18 @@ def _for_rate(setup: Setup, load: Load, rate: float, full: Operating, binding: s
     point = operate(setup, load, high)
     in_flight = rate * (point.prefill_s + load.output_len * point.tpot_s)
     return Need(replicas, replicas * setup.parallel.gpus, in_flight, rate, point, binding)
+
+
+def missed_alone(setup: Setup, load: Load) -> str:
+    """By how much a request that is alone misses its service levels, and whether the hard bound already does."""
+    prefill = setup.price(Batch.prefill(1, load.input_len)).estimate
+    decode = setup.price(Batch.decode(1, load.mean_context)).estimate
+    parts = []
+    for name, level, time in (("TTFT", load.ttft_s, prefill), ("TPOT", load.tpot_s, decode)):
+        expected, bound = float(np.asarray(time.expected_s)), float(np.asarray(time.bound_s))
+        if level is not None and expected > level:
+            beyond = f"even the hard bound is {1e3 * bound:.3g} ms" if bound > level else f"the hard bound is {1e3 * bound:.3g} ms"
+            parts.append(
+                f"{name} of a lone request is {1e3 * expected:.3g} ms, {expected / level:.2g} × its level of {1e3 * level:g} ms; {beyond}"
+            )
+    return "; ".join(parts) or "the closed form finds no batch that meets the levels"

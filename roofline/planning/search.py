@@ -14,7 +14,7 @@ from roofline.capacity import memory_plan
 from roofline.errors import DoesNotFitError, InputError, ShardError
 from roofline.ledger import Parallel, Precision
 from roofline.phases import Setup
-from roofline.planning.load import Load, largest_batch_within, replicas_needed
+from roofline.planning.load import Load, largest_batch_within, missed_alone, replicas_needed
 from roofline.planning.rehearsal import spread
 from roofline.serving import workloads
 from roofline.serving.asked import Disaggregated, serve
@@ -156,21 +156,6 @@ def _layouts(setup: Setup, precisions: Sequence[Precision], tp_sizes: Sequence[i
             except ShardError:
                 continue
             yield replace(setup, parallel=parallel, precision=precision)
-
-
-def missed_alone(setup: Setup, load: Load) -> str:
-    """By how much a request that is alone misses its service levels, and whether the hard bound already does."""
-    prefill = setup.price(Batch.prefill(1, load.input_len)).estimate
-    decode = setup.price(Batch.decode(1, load.mean_context)).estimate
-    parts = []
-    for name, level, time in (("TTFT", load.ttft_s, prefill), ("TPOT", load.tpot_s, decode)):
-        expected, bound = float(np.asarray(time.expected_s)), float(np.asarray(time.bound_s))
-        if level is not None and expected > level:
-            beyond = f"even the hard bound is {1e3 * bound:.3g} ms" if bound > level else f"the hard bound is {1e3 * bound:.3g} ms"
-            parts.append(
-                f"{name} of a lone request is {1e3 * expected:.3g} ms, {expected / level:.2g} × its level of {1e3 * level:g} ms; {beyond}"
-            )
-    return "; ".join(parts) or "the closed form finds no batch that meets the levels"
 
 
 def _workload(load: Load, replicas: int, requests: int) -> Workload:

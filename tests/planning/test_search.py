@@ -8,9 +8,9 @@ from roofline.errors import InputError
 from roofline.ledger import Parallel
 from roofline.phases import Setup
 from roofline.planning.chunks import chunk_sweep, largest_chunk
-from roofline.planning.load import Load
+from roofline.planning.load import Load, missed_alone
 from roofline.planning.max_rate import find_max_rate
-from roofline.planning.search import missed_alone, search
+from roofline.planning.search import search
 from roofline.planning.speedups import parallel_gains, quantisation_gains, speculation_curve
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.serving.deployment import deploy
