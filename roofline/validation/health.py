@@ -177,7 +177,7 @@ def _bandwidth(seen: Facts, hardware: Hardware) -> Iterator[Finding]:
         clock = _clock("memory clock", seen.memory_mhz, seen.max_memory_mhz)
         half = _near(seen.bandwidth, hardware.memory_bandwidth, 0.5)
         reason = f": {clock}" if clock else "; half of the profile's figure: is the profile doubled?" if half else ""
-        usual = f"{units.format(low, 'bandwidth')} to {units.format(high, 'bandwidth')}"
+        usual = _range(low, high, "bandwidth")
         what = f"{hardware.name} gives {rate} where {source} gives {usual}{reason}"
         yield Finding(
             FAULT,
@@ -204,7 +204,7 @@ def _arithmetic(seen: Facts, hardware: Hardware) -> Iterator[Finding]:
             what = f"{dtype} products reach {shown} where the datasheet has {units.format(peak, 'flop_rate')}: {factor}"
             yield Finding(UNTRUSTED, what, "a product of m·n·k has 2·m·n·k FLOPs; peaks are dense")
         elif rate < SLACK * low:
-            usual = f"{units.format(low, 'flop_rate')} to {units.format(high, 'flop_rate')}"
+            usual = _range(low, high, "flop_rate")
             what = f"{dtype} products reach {shown} where {source} reaches {usual}"
             yield Finding(
                 FAULT,
@@ -249,6 +249,10 @@ def _class_range(hardware: Hardware, metrics: Sequence[str], dtype: str) -> tupl
     figure = hardware.peaks[dtype] if dtype else hardware.memory_bandwidth
     low, high = MEASURED_PROFILE if _own(hardware) else USUAL_PEAK if dtype else USUAL_BANDWIDTH
     return low * figure, high * figure, "its profile" if _own(hardware) else "a device of this datasheet"
+
+
+def _range(low: float, high: float, kind: str) -> str:
+    return units.format(low, kind) if low == high else f"{units.format(low, kind)} to {units.format(high, kind)}"
 
 
 def _own(hardware: Hardware) -> bool:

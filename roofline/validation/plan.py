@@ -38,10 +38,10 @@ class Scale:
 
 SCALES = {
     "cpu": Scale(
-        fit=((1, 1, 64), (2, 1, 448), (3, 1, 128), (6, 1, 64), (7, 1, 320), (1, 48, 0), (1, 192, 0), (1, 384, 0)),
-        judged=((1, 1, 256), (2, 1, 128), (4, 1, 256), (8, 1, 128), (8, 1, 256), (1, 96, 0), (1, 128, 0), (1, 256, 0), (1, 512, 0)),
+        fit=((1, 1, 64), (2, 1, 448), (6, 1, 64), (7, 1, 320), (1, 48, 0), (1, 192, 0), (1, 384, 0)),
+        judged=((1, 1, 256), (2, 1, 128), (4, 1, 256), (8, 1, 256), (1, 96, 0), (1, 256, 0), (1, 512, 0)),
         kernels=((1, 1, 256), (4, 1, 256), (8, 1, 256), (1, 256, 0)),
-        inputs=(8, 40), outputs=(3, 8), sequences=8, tokens=256,
+        inputs=(8, 40), outputs=(2, 6), sequences=8, tokens=256,
         groups=("stream", "gemm", "gemv", "attention", "launch"),
     ),
     "cuda": Scale(
@@ -101,7 +101,7 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
     fitted = [c for c in standard if c.id not in wanted and (c.kind != "gemm" or (float(c.op.n), float(c.op.k)) not in sites)]
     disjoint([case.id for case in fitted], list(wanted))
     disjoint([step.id for step in fit], [step.id for step in judged])
-    alone = {step.id: kernels for step in judged if (kernels := _alone(model, step, list(wanted.values())))}
+    alone = {step.id: runs for step in judged if (runs := _alone(model, step, list(wanted.values())))}
     return Plan(fitted, list(wanted.values()), fit, judged, alone, list(missing))
 
 

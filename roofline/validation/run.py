@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from microbench.device import Device
     from roofline.validation.engine_steps import Bench
 
-SHARES = {"fit": 0.34, "kernels": 0.16, "engine": 0.20}  # of the budget; the trace has what is left
+SHARES = {"fit": 0.28, "kernels": 0.15, "engine": 0.17}  # of the budget; the trace has what is left
 RESERVE_S = 10.0  # to judge, draw and write the report
-SAFETY = 1.3  # of a predicted run time, when it is decided whether it still fits into the budget
+SAFETY = 1.2  # of a predicted run time, when it is decided whether it still fits into the budget
 DTYPE = {"cpu": "fp32", "cuda": "bf16"}
 
 

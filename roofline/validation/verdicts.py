@@ -138,7 +138,7 @@ def attribute(measured_s: float, prediction: Prediction, kernels_s: Mapping[str,
     """
     known = {name: seconds - prediction.parts[name] for name, seconds in kernels_s.items() if name in prediction.parts}
     rest = measured_s - prediction.expected_s - sum(known.values())
-    missing = [name for name in ("attention", *prediction.parts) if name in prediction.parts and name not in kernels_s and name != "engine"]
+    missing = [name for name in prediction.parts if name not in kernels_s and name != "engine"]
     parts = {**known, "engine": rest}
     largest = max(parts, key=lambda name: abs(parts[name]))
     gap = measured_s - prediction.expected_s
