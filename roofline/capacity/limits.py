@@ -96,7 +96,7 @@ def _knobs(model: Model, before: MemoryPlan, parallel: Parallel, precision: Prec
             yield knob, change, wider, precision, {}, length
     if length > 1:
         half = max(1, length // 2)
-        yield "length", f"sequences of {half} tokens", parallel, precision, {}, half
+        yield "length", f"sequences of {half:,} tokens", parallel, precision, {}, half
     if settings.max_num_batched_tokens > 512:
         budget = settings.max_num_batched_tokens // 2
         change = f"token budget {settings.max_num_batched_tokens} → {budget}"

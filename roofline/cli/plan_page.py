@@ -78,8 +78,7 @@ def _answer(plan: Plan) -> Iterator[str]:
     """What was asked, in one or two sentences."""
     memory, load = plan.memory, plan.load
     if not plan.fits:
-        missing = f"{_size(memory.shortfall_bytes)} more per GPU are needed" if memory.shortfall_bytes else plan.limits[0].text
-        yield f"{_size(memory.weight_bytes)} of weights on a GPU with {_size(memory.usable_bytes)} usable: {missing}."
+        yield f"{_size(memory.weight_bytes)} of weights on a GPU with {_size(memory.usable_bytes)} usable: {_missing(plan)}."
         return
     last = plan.curve[-1]
     yield (
@@ -93,6 +92,17 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield f"The load needs {count}."
     elif not plan.meets_load:
         yield f"The service level cannot be met: {missed_alone(plan.setup, load)}."
+
+
+def _missing(plan: Plan) -> str:
+    """Why a plan does not fit: the load's sequences, the weights, or the longest sequence that the engine must accept."""
+    memory = plan.memory
+    if not memory.shortfall_bytes:
+        return plan.limits[0].text
+    missing = f"{_size(memory.shortfall_bytes)} more per GPU are needed"
+    if memory.kv_bytes:
+        return f"{missing} for one sequence of {memory.required_tokens:,} tokens, the longest that max_model_len allows"
+    return missing
 
 
 def _memory_title(plan: Plan) -> str:
@@ -115,17 +125,29 @@ def _budget(plan: Plan) -> Bar:
 def _capacity(plan: Plan) -> str:
     memory = plan.memory
     each = f"KV takes {_size(memory.kv_bytes_per_token)} per token"
-    if not plan.fits and memory.largest_model_len:
-        longest = memory.largest_model_len
-        return f"{each}; the longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less."
-    if not plan.fits:
+    if not memory.largest_model_len:
         return f"{each}; nothing is left for it."
     low, high = memory.kv_tokens_range
     text = f"{each}: {memory.kv_tokens:,} tokens ({low:,} to {high:,}, since activations and runtime are estimates)."
+    if len(memory.pool.shares) > 1:
+        text += f" {_unlike_layers(plan)}"
     longest, wanted = memory.largest_model_len, memory.settings.max_model_len
     if longest < wanted:
         return f"{text} The longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less."
     return f"{text} A sequence of {wanted:,} tokens, the longest allowed, fits {memory.max_sequences():,} times."
+
+
+def _unlike_layers(plan: Plan) -> str:
+    """What a sequence takes where states, windows or large blocks make it no multiple of its length, and other counts of tokens."""
+    memory, length = plan.memory, plan.load.longest
+    full, exact = memory.kv_tokens_bounds
+    fixed = f"{_size(memory.pool.fixed_bytes)} whatever its length and " if memory.pool.fixed_bytes else ""
+    return (
+        f"Layers cache differently: a long sequence takes {fixed}{_size(memory.pool.bytes_per_token)} per token, "
+        f"one of {length:,} tokens takes {_size(memory.pool.request_bytes(length))}. "
+        f"With every layer charged in full the cache is {full:,} tokens, with windows honoured exactly {exact:,}; "
+        f"the engine's log would print {memory.printed_tokens:,}."
+    )
 
 
 def _per_gpu(plan: Plan) -> str:
@@ -169,7 +191,7 @@ def _limits(plan: Plan) -> Iterator[tuple[int, str]]:
 
 def _changes(plan: Plan) -> list[Block]:
     """What each knob buys; when nothing fits, only the changes that make it fit."""
-    gains = [gain for gain in plan.gains if gain.fits]
+    gains = [gain for gain in plan.gains if gain.fits and gain.sequences >= 1]
     rows = [
         {
             "change": gain.change,
@@ -181,6 +203,9 @@ def _changes(plan: Plan) -> list[Block]:
         for gain in gains
     ]
     title = "What each change buys" if plan.fits else "What would make it fit"
+    if longest := 0 if plan.fits else plan.memory.largest_model_len:
+        shorter = Paragraph(f"Sequences of at most {longest:,} tokens fit as it is.")
+        return [Heading(title), shorter, *([Table(KNOBS, rows)] if rows else [])]
     if not rows:
         return [Heading(title), Paragraph("No single change; more GPUs and smaller weights together, or a smaller model.")]
     return [Heading(title), Table(KNOBS, rows)]

@@ -290,3 +290,26 @@ def test_hardware_list_filters(cli: Cli) -> None:
     ids = [row["id"] for row in cli("hardware", "list", "hopper", "--json").json["hardware"]]
     assert "h100-sxm" in ids
     assert "a100-sxm-80gb" not in ids
+
+
+def test_a_hybrid_says_what_a_sequence_takes(cli: Cli) -> None:
+    """48 states of 3,207,168 bytes and 16 layers of 4,096 bytes per token: the page shows both, not one slope."""
+    page = " ".join(cli("plan", "qwen3.5-27b", "-H", "h200-sxm").out.split())
+    assert "a long sequence takes 294 MiB whatever its length and 64.0 KiB per token, one of 1,280 tokens takes" in page
+    assert "whatever its length" not in cli("plan", "llama-3.1-8b", "-H", "h200-sxm").out
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (("--max-model-len", "10000000"), "start with --max-model-len 455376 or less"),
+        (("--isl", "1000000"), "Sequences of at most 131,072 tokens fit"),
+    ],
+)
+def test_too_long_a_sequence_is_told_what_fits(cli: Cli, options: tuple[str, ...], fix: str) -> None:
+    done = cli("plan", "llama-3.1-8b", "-H", "h100-sxm", *options)
+    page = " ".join(done.out.split())
+    assert done.code == 3
+    assert fix in page
+    assert "No single change" not in page
+    assert "nothing is left" not in page
