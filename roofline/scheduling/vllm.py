@@ -199,7 +199,7 @@ class VllmScheduler:
         config, passed = self.config, []
         while self.waiting and budget > 0 and len(self.running) < config.max_num_seqs:
             request = self.waiting[0]
-            if self._throttled(request):
+            if config.long_prompt_tokens and self._throttled(request):
                 passed.append(self.waiting.popleft())
                 continue
             hits = self.pool.match(request) if request.num_computed_tokens == 0 else ()
@@ -228,7 +228,7 @@ class VllmScheduler:
 
     def _throttled(self, request: Request) -> bool:
         limit = self.config.long_prompt_tokens
-        if not limit or request.num_prompt_tokens <= limit:
+        if request.num_prompt_tokens <= limit:
             return False
         busy = sum(other.num_prompt_tokens > limit and other.num_computed_tokens < other.num_prompt_tokens for other in self.running)
         return busy >= self.config.max_long_prompts
@@ -365,10 +365,14 @@ class VllmScheduler:
         return done
 
     def _decode(self, requests: list[Request], steps: int) -> None:
+        growing = []
         for request in requests:
             request.num_tokens += steps
-            request.num_computed_tokens += steps
-        self.pool.grow([request for request in requests if request.num_computed_tokens > request.pool_mark])
+            request.num_computed_tokens = computed = request.num_computed_tokens + steps
+            if computed > request.pool_mark:
+                growing.append(request)
+        if growing:
+            self.pool.grow(growing)
 
     def check_integrity(self) -> None:
         """See Scheduler."""

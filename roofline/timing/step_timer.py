@@ -53,6 +53,7 @@ class StepTimer:
         self._head = _Line(_knots(max_tokens, 2), tables.head)
         self._decode = _Plane(_knots(max_tokens, 2), _knots(max_context, 2), tables.decode_attention)
         self._prefill = _Plane(_knots(max_tokens, 2), np.append(0.0, _knots(max_context, 1)), tables.prefill_attention)
+        self._whole = self._prefill.first_column()
         self._lines: dict[int, _Pieces] = {}
 
     def step_time(self, decodes: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
@@ -64,14 +65,16 @@ class StepTimer:
         tokens, attention, few, past_of_few = decodes, 0.0, 0, 0
         for new, past in chunks:
             tokens += new
-            if new <= _FEW and past > new:
+            if past == 0 and new < len(self._whole):
+                attention += self._whole[new]
+            elif new <= _FEW and past > new:
                 few, past_of_few = few + 1, past_of_few + past
             else:
                 attention += self._prefill.at(new, past)
-        for rows, cached in ((decodes, context), (few, past_of_few)):
-            if rows:
-                base, slope, _ = (self._lines.get(rows) or self._pieces(rows)).attention_at(cached)
-                attention += base + slope * cached
+        if decodes:
+            attention += (self._lines.get(decodes) or self._pieces(decodes)).attention_at(context)
+        if few:
+            attention += (self._lines.get(few) or self._pieces(few)).attention_at(past_of_few)
         sequences = decodes + len(chunks)
         kernels = self._rows.at(tokens) + self._head.at(sequences) + attention
         return self._fixed + self._engine.prefill_scale * kernels + self._engine.per_sequence_s * sequences
@@ -110,10 +113,10 @@ class _Pieces:
         self.slope = [scale * slope for slope in self._slope]
         self.base = [rest + scale * base for base in self._base]
 
-    def attention_at(self, context: int) -> tuple[float, float, int]:
-        """The line of the attention kernels alone."""
+    def attention_at(self, context: int) -> float:
+        """Seconds of the attention kernels alone."""
         at = bisect_right(self.starts, context) - 1
-        return self._base[at], self._slope[at], self.last[at]
+        return self._base[at] + self._slope[at] * context
 
 
 class _Tables:
@@ -210,6 +213,11 @@ class _Plane:
         low, high = self.z[i], self.z[i + 1]
         near = low[j] + v * (low[j + 1] - low[j])
         return near + u * (high[j] + v * (high[j + 1] - high[j]) - near)
+
+    def first_column(self) -> list[float]:
+        """The values at the whole numbers 0, 1, … up to the last x knot, at the first y knot (x = 0: nothing)."""
+        column = [row[0] for row in self.z]
+        return [0.0, *np.interp(np.arange(1, int(self.x[-1]) + 1), self.x, column).tolist()]
 
     def row_at(self, x: float) -> list[float]:
         """The values over the y knots at one x."""
