@@ -68,9 +68,10 @@ def assemble(folder: Path) -> Validation:
         raise RecordError(f"{path}: cannot read what `roofline validate -o {folder}` writes: {error}") from None
     stages = statements.check(folder)
     environment, measurements, requests = _read(folder / statements.MEASUREMENTS)
-    moved = _drift(measurements)
+    kernels, steps = ([m for m in measurements if (m.op == "engine_step") == wanted] for wanted in (False, True))
+    moved = {"kernels": _drift(kernels), "steps": _drift(steps)}
     hardware = Hardware.model_validate(run["hardware"]) if run["hardware"] else None
-    seen = health.facts([m for m in measurements if m.op != "engine_step"], environment, run["cores_present"], moved, run["untrustworthy"])
+    seen = health.facts(kernels, environment, run["cores_present"], max(moved.values()), run["untrustworthy"])
     rows = _rows(folder, run, measurements, moved, requests)
     findings = health.diagnose(seen, hardware)
     return Validation(run, environment, measurements, rows, judge_groups(rows), seen, findings, stages, requests)
@@ -99,7 +100,11 @@ def _drift(measurements: Sequence[Measurement]) -> float:
 
 
 def _rows(
-    folder: Path, run: Mapping[str, Any], measurements: Sequence[Measurement], moved: float, requests: Sequence[Mapping[str, Any]]
+    folder: Path,
+    run: Mapping[str, Any],
+    measurements: Sequence[Measurement],
+    moved: Mapping[str, float],
+    requests: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
     from microbench.summary import interval
 
@@ -109,7 +114,7 @@ def _rows(
             p = Prediction(**{key: value for key, value in row.items() if key not in ("kind", "stage")})
             predicted.setdefault(p.target, {})[p.basis] = p
     measured = {
-        str(m.notes["case"]): Measured(m.median_s, *interval(m, moved), len(m.samples_s))
+        str(m.notes["case"]): Measured(m.median_s, *interval(m, moved["steps" if m.op == "engine_step" else "kernels"]), len(m.samples_s))
         for m in measurements
         if not m.notes.get("sentinel")
     }

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from microbench.device import Device
 from roofline.engine.build import Options, build_engine, check
 from roofline.engine.driver import Driver, Run
 from roofline.engine.engine import Engine
@@ -64,14 +65,16 @@ class Bench:
         return seconds
 
     def steps(
-        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, environment: str, device: str, seed: int
+        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, device: Device, seed: int, *, sentinel: Step, place: str
     ) -> dict[Step, float]:
         """Medians of each step in seconds; rounds over all steps in random order until ROUNDS or the deadline (time.perf_counter).
 
-        The first round warms up and is not counted. A record each.
+        The first round warms up and is not counted. A record each. sentinel: a step that every stage measures, place: which stage
+        this is: the records of the sentinel tell how much the machine changed in between.
         """
-        samples: dict[Step, list[float]] = {step: [] for step in steps}
-        order, shuffled = list(steps), random.Random(seed)  # noqa: S311  an order, not a secret
+        order = list(dict.fromkeys([*steps, sentinel]))
+        samples: dict[Step, list[float]] = {step: [] for step in order}
+        shuffled = random.Random(seed)  # noqa: S311  an order, not a secret
         for number in range(ROUNDS + 1):
             shuffled.shuffle(order)
             for step in order:
@@ -82,18 +85,18 @@ class Bench:
                     samples[step].append(seconds)
         found = {}
         for step, times in samples.items():
-            m = self._record(step, times, environment, device)
+            m = self._record(step, times, device, place if step == sentinel else "")
             writer.write(m.to_json())
             found[step] = m.median_s
         writer.flush()
         return found
 
-    def _record(self, step: Step, times: Sequence[float], environment: str, device: str) -> Measurement:
+    def _record(self, step: Step, times: Sequence[float], device: Device, sentinel: str) -> Measurement:
         shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
-        clock = "process CPU time" if self.cpu_time else "perf_counter"
-        return Measurement(
-            "engine_step", shape, device, self.dtype, tuple(times), f"{METHOD}, {clock}", environment, cold=True, notes={"case": step.id}
-        )
+        method = f"{METHOD}, {'process CPU time' if self.cpu_time else 'perf_counter'}"
+        notes = {"case": step.id} | ({"sentinel": sentinel} if sentinel else {})
+        environment = device.environment().id
+        return Measurement("engine_step", shape, device.id, self.dtype, tuple(times), method, environment, cold=True, notes=notes)
 
     def serve(self, workload: Workload, scheduler: VllmScheduler) -> Run:
         """The workload on the engine, in counted seconds."""

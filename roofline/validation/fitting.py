@@ -12,7 +12,7 @@ from roofline.profiles.hardware import Hardware
 from roofline.records import Measurement
 from roofline.validation.predictions import Step, StepConstants
 
-_PULL = 0.1  # of the scale towards 1: kernels run in a step as they run alone unless the steps say otherwise
+_PULL = 0.3  # of the scale towards 1: kernels run in a step as they run alone unless the steps say otherwise
 LEAST_STEPS = 4
 
 

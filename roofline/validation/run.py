@@ -116,9 +116,8 @@ def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
     half = session.until("engine") / 2
     end = time.perf_counter() + half
     bench = Bench(session.model, device.kind, dtype, [*plan.fit_steps, *plan.judged_steps], cpu_time=device.cpu_time, seed=session.seed)
-    environment = device.environment().id
     statements.begin(writer, "engine constants", "")
-    measured = bench.steps(plan.fit_steps, end, writer, environment, device.id, session.seed)
+    measured = bench.steps(plan.fit_steps, end, writer, device, session.seed, sentinel=plan.fit_steps[0], place="start")
     place = next(i for i, basis in enumerate(session.bases) if basis.name == THIS_RUN)
     mine = session.bases[place]
     kernels = {step: _kernels_s(step_prediction(step, session.model, AS_SHIPPED, mine)) for step in measured}
@@ -126,7 +125,8 @@ def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
     new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
     stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
     statements.begin(writer, "steps", statements.state(session.folder, "steps", stated))
-    bench.steps(plan.judged_steps, time.perf_counter() + half, writer, environment, device.id, session.seed + 1)
+    end = time.perf_counter() + half
+    bench.steps(plan.judged_steps, end, writer, device, session.seed + 1, sentinel=plan.fit_steps[0], place="end")
     return bench
 
 

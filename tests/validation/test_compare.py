@@ -1,0 +1,121 @@
+"""A run read back from its records: verdict, trust, exit code and report of synthetic machines, sound and faulty."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roofline.errors import RecordError, UntrustworthyError
+from roofline.records import Environment, JsonlWriter, Measurement
+from roofline.report import write
+from roofline.report.validation import tell
+from roofline.validation import statements
+from roofline.validation.compare import RUN, assemble
+from roofline.validation.predictions import SHIPPED, THIS_RUN, UNCALIBRATED, Prediction
+
+PROFILE = {
+    "id": "this-machine",
+    "vendor": "measured",
+    "name": "a CPU",
+    "memory_bytes": 8e9,
+    "memory_bandwidth": 12e9,
+    "peaks": {"fp32": 200e9},
+}
+GEMM = [f"gemm/fp32/m={m},n=768,k=768/cold" for m in (1, 4, 8)]
+STEP = "decode/batch=4,new=1,past=256"
+
+
+def measurement(op: str, case: str, seconds: float, flops: float, moved: float, load: float, **shape: Any) -> Measurement:
+    notes = {"case": case, "flops": flops, "bytes": moved, "compute": "fp32", "before": {"load": load}}
+    samples = tuple(seconds * f for f in (0.97, 0.99, 1.0, 1.01, 1.03))
+    return Measurement(op, shape, "a CPU", "fp32", samples, "test", "e", cold=True, notes=notes)
+
+
+def folder(
+    path: Path, *, slower: float = 1.0, bandwidth: float = 11.5e9, load: float = 1.2, cores: int = 2, profile: dict[str, Any] | None = None,
+    basis: str = THIS_RUN, wrong: tuple[str, ...] = (),
+) -> Path:  # fmt: skip
+    """Records of a run in which everything took `slower` × as long as was stated."""
+    ticks = count(1.0)
+    path.mkdir(exist_ok=True)
+    stated = [Prediction(case, "gemm", basis, 1e-4, 1e-3, 0.9e-3, 1.1e-3) for case in GEMM]
+    stated += [Prediction(case, "gemm", UNCALIBRATED, 1e-4, 0.5e-3, 0.4e-3, 0.6e-3) for case in GEMM]
+    stated.append(Prediction(STEP, "decode", basis, 0.02, 0.05, 0.045, 0.055, {"qkv": 0.02, "attention": 0.01, "engine": 0.02}))
+    digest = statements.state(path, "kernels", stated, lambda: next(ticks))
+    environment = Environment("Linux", "CPU", cores, 8 * 10**9, "3.12", {}, {}, {"kind": "cpu", "threads": 2}, load)
+    with JsonlWriter(path / statements.MEASUREMENTS) as writer:
+        writer.write(environment.to_json())
+        writer.write(measurement("stream", "stream/copy", 1e9 / bandwidth, 0, 1e9, load, level="memory").to_json())
+        statements.begin(writer, "kernels", digest, lambda: next(ticks))
+        for case in GEMM:
+            writer.write(measurement("gemm", case, slower * 1e-3, 1.9e8, 1e6, load, m=1, n=768, k=768).to_json())
+        writer.write(measurement("engine_step", STEP, slower * 0.05, 0, 0, load, phase="decode", batch=4).to_json())
+    about = {
+        "model": "tiny", "device": "a CPU", "dtype": "fp32", "budget_s": 60.0, "seconds": 50.0, "threads": 2, "cpu_time": False,
+        "cores_present": 2, "hardware": profile, "bases": [{"name": basis, "source": "test", "device": "x", "step": {}}], "left_out": [],
+        "untrustworthy": list(wrong), "alone": {STEP: {"qkv": [GEMM[0], 12]}}, "fitted": ["a"], "judged": ["b"],
+    }  # fmt: skip
+    (path / RUN).write_text(json.dumps(about))
+    return path
+
+
+def test_a_sound_machine_passes(tmp_path: Path) -> None:
+    found = assemble(folder(tmp_path))
+    assert (found.verdict, found.trustworthy, found.exit_code) == ("PASS", True, 0)
+    assert [row.verdict.word for row in found.rows] == ["PASS"] * 4
+    assert found.rows[0].error(UNCALIBRATED) == pytest.approx(-0.5)
+    assert list(found.stages) == ["kernels"]
+
+
+def test_a_slow_machine_fails_with_the_reason(tmp_path: Path) -> None:
+    found = assemble(folder(tmp_path, slower=2.0))
+    assert (found.verdict, found.exit_code) == ("FAIL", 1)
+    step = found.rows[-1]
+    # 0.1 s measured, 0.05 stated; 12 × 2 ms of qkv alone against 20 ms: 4 ms; the other 46 ms are no kernel's that was measured
+    assert step.differences == pytest.approx({"qkv": 0.004, "engine": 0.046})
+    assert step.attribution.startswith("launches, element-wise work and host: 46% more")
+
+
+@pytest.mark.parametrize(
+    ("planted", "code", "words"),
+    [
+        ({"load": 9.0}, 4, "a busy neighbour"),
+        ({"cores": 1}, 1, "1 of 2 cores"),
+        ({"profile": {**PROFILE, "memory_bandwidth": 24e9}}, 1, "is the profile doubled?"),
+        ({"profile": {**PROFILE, "peaks": {"fp32": 400e9}}}, 1, "sparse peak"),
+        ({"wrong": ("gemm: 2.00 of the fp32 peak: the count or the clock is wrong",)}, 4, "the count or the clock"),
+        ({"profile": PROFILE}, 0, ""),
+    ],
+)
+def test_a_planted_fault_is_found_and_named(tmp_path: Path, planted: dict[str, Any], code: int, words: str) -> None:
+    found = assemble(folder(tmp_path, **planted))
+    assert found.exit_code == code
+    assert words in " | ".join(f.what for f in found.findings)
+
+
+def test_rows_are_judged_on_what_was_claimed_before_the_machine_was_seen(tmp_path: Path) -> None:
+    found = assemble(folder(tmp_path, basis=SHIPPED))
+    assert {row.judged for row in found.rows} == {SHIPPED}
+
+
+def test_the_report_comes_again_with_the_same_bytes(tmp_path: Path) -> None:
+    for form in ("md", "html"):
+        once, again = (write(tell(assemble(folder(tmp_path / name))), tmp_path / f"{name}.{form}")[-1] for name in (f"a{form}", f"b{form}"))
+        assert once.read_bytes().replace(once.stem.encode(), b"") == again.read_bytes().replace(again.stem.encode(), b"")
+    text = (tmp_path / "amd.md").read_text()
+    assert "GPU | not measured" in text
+    assert "qkv" in text or "PASS" in text
+
+
+def test_records_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot read what"):
+        assemble(tmp_path)
+    path = folder(tmp_path / "run")
+    text = (path / statements.PREDICTIONS).read_text()
+    (path / statements.PREDICTIONS).write_text(text.replace('"stated_s":1.0', '"stated_s":9.0'))
+    with pytest.raises(UntrustworthyError, match="before its predictions"):
+        assemble(path)
