@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.charts.chart import Request
+from roofline.cli.output import readable
 from roofline.cli.plan import service_levels
 from roofline.ledger import Conventions, Parallel, Precision
 from roofline.planning.load import Load
@@ -55,7 +56,7 @@ def command_line(context: typer.Context) -> str:
         named = parameter.param_type_name == "option"
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [*([_flag(parameter)] if named else []), *([] if value is True else [str(each)])]
-    return shlex.join(words)
+    return readable(shlex.join(words))
 
 
 def _flag(parameter: Any) -> str:

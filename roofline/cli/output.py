@@ -45,12 +45,18 @@ def emit(answer: Answer, *, as_json: bool = False, as_csv: bool = False, path: P
         text = csv_text(answer.table)
     else:
         text = _page(answer, None if path is not None else sys.stdout)
+    text = readable(text)
     if path is None:
         print_text(text, utf8=as_json or as_csv)
     else:
         write_atomically(path, text)
     if answer.exit_code:
         raise typer.Exit(answer.exit_code)
+
+
+def readable(text: str) -> str:
+    """`text` with the bytes of file names that the locale could not read taken as UTF-8, or as � where they are not that either."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def csv_text(table: render.Table) -> str:

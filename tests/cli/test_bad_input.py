@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,16 @@ def test_an_unknown_key_is_told_how_to_go_on(cli: Cli, tmp_path: Path) -> None:
     path = _file(tmp_path, "config.json", json.dumps(_config() | {"frobnicate": 7}))
     assert "frobnicate: unknown key" in (message := refused(cli, "plan", path, *H100))
     assert "take it out if" in message
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_a_folder_whose_name_the_locale_cannot_read(tmp_path: Path, locale: str) -> None:
+    """JSON is UTF-8 whatever the locale, and a byte that is no text at all becomes a mark, not a traceback."""
+    folder = os.fsencode(tmp_path) + "/ünï".encode() + b"\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder + b"/config.json")).write_text(json.dumps(_config()))
+    program = [sys.executable, "-c", "from roofline.cli.main import run; run()", "plan", folder, *H100, "--json"]
+    environment = os.environ | {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(program, capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"]["name"] == "ünï\N{REPLACEMENT CHARACTER}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -125,4 +126,5 @@ def _runs(names: Sequence[str]) -> str:
 
 def model_name(path: Path) -> str:
     """A name for a model read from a folder: the folder's, as hub caches and checkouts call it."""
-    return (path.parent if path.suffix == ".json" else path).resolve().name.replace("--", "/")
+    name = os.fsencode((path.parent if path.suffix == ".json" else path).resolve().name)
+    return name.decode("utf-8", "replace").replace("--", "/")  # whatever the locale made of the bytes
