@@ -45,7 +45,9 @@ def _over_datasheet(measurements: Sequence[Measurement], profile: Hardware) -> H
     from microbench.summary import kernel_rows
     from roofline.calibration.calibrate import calibrate
 
-    table = pd.DataFrame(kernel_rows([m for m in measurements if m.cold])).assign(hardware=profile.id)
+    main = [m for m in measurements if m.cold and m.shape.get("kernel", "flash") == "flash"]  # other backends are other kernels
+    table = pd.DataFrame(kernel_rows(main)).assign(hardware=profile.id)
+    table["kv_dtype"] = table["kv_dtype"].fillna(table["dtype"])
     blocks = calibrate(table, profile, name="this run").file.blocks
     return profile.model_copy(update={"calibration": (*blocks, *profile.calibration)})
 

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from microbench.measure import Case
 
 REQUESTS = 100
+ROWS = (1, 4, 16, 64, 128, 512, 2048)  # of the further products
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes that suit a kind of device. fit, judged: steps as (sequences, new tokens, cached tokens of each); kernels: the same, whose
-    kernels are measured alone; inputs, outputs: lengths of the trace's requests, drawn uniformly; sequences, tokens: most in a step."""
+    """Sizes that suit a kind of device.
+
+    fit, judged: steps as (sequences, new tokens, cached tokens of each); kernels: the same, whose kernels are measured alone.
+    inputs, outputs: lengths of the trace's requests, drawn uniformly; sequences, tokens: most in a step. sites: (n, k) of further
+    products for constants; groups: of standard cases for roofs and constants.
+    """
 
     fit: Sequence[tuple[int, int, int]]
     judged: Sequence[tuple[int, int, int]]
@@ -33,6 +38,7 @@ class Scale:
     outputs: tuple[int, int]
     sequences: int
     tokens: int
+    sites: Sequence[tuple[int, int]] = ()
     groups: tuple[str, ...] = ("stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer")
 
 
@@ -48,7 +54,7 @@ SCALES = {
         fit=((1, 1, 1024), (4, 1, 512), (12, 1, 2048), (32, 1, 512), (48, 1, 1024), (1, 512, 0), (1, 1536, 0), (1, 4096, 0)),
         judged=((1, 1, 512), (8, 1, 1024), (16, 1, 1024), (64, 1, 512), (64, 1, 1024), (1, 256, 0), (1, 1024, 0), (1, 2048, 0)),
         kernels=((1, 1, 512), (16, 1, 1024), (64, 1, 1024), (1, 2048, 0)),
-        inputs=(64, 1024), outputs=(16, 128), sequences=64, tokens=2048,
+        inputs=(64, 1024), outputs=(16, 128), sequences=64, tokens=2048, sites=((5120, 5120), (8192, 2048), (2048, 8192), (24576, 3072)),
     ),
 }  # fmt: skip
 
@@ -70,6 +76,7 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
 
     Raises InputError for a model that has too few positions.
     """
+    from microbench.cases.gemm import gemm
     from microbench.cases.model import model_cases
     from microbench.cases.standard import cases
 
@@ -98,6 +105,7 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
         if case.dtype == dtype or case.kind in ("stream", "launch", "transfer")
         if case.kind != "stream" or case.shape["level"] == "memory"
     ]
+    standard += [gemm(m, n, k, dtype, cold=True) for n, k in scale.sites for m in ROWS]
     fitted = [c for c in standard if c.id not in wanted and (c.kind != "gemm" or (float(c.op.n), float(c.op.k)) not in sites)]
     disjoint([case.id for case in fitted], list(wanted))
     disjoint([step.id for step in fit], [step.id for step in judged])

@@ -93,7 +93,7 @@ def _fit(session: Session, plan: Plan, writer: JsonlWriter) -> list[Measurement]
 
 
 def _judge_kernels(session: Session, plan: Plan, fitted: Sequence[Measurement], writer: JsonlWriter) -> None:
-    hardware = fit_device(fitted, session.hardware)
+    hardware = _fitted_device(session, fitted)
     new = [Basis(THIS_RUN, hardware, f"constants of {len(fitted)} cases of this run, other shapes than the judged ones")]
     if session.hardware is None:
         roofs = hardware.model_copy(update={"calibration": ()})
@@ -104,6 +104,16 @@ def _judge_kernels(session: Session, plan: Plan, fitted: Sequence[Measurement], 
     session.say(f"{len(plan.judged_cases)} shapes of {session.model.name}, {session.until('kernels'):.0f} s")
     _sweep(session, plan.judged_cases, writer, session.until("kernels"))
     session.device.release()
+
+
+def _fitted_device(session: Session, fitted: Sequence[Measurement]) -> Hardware:
+    try:
+        return fit_device(fitted, session.hardware)
+    except InputError as error:
+        if session.hardware is None:
+            raise
+        session.left_out.append(f"constants of this run: {error}; those of {session.hardware.id} stand in for them")
+        return session.hardware
 
 
 def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
