@@ -74,6 +74,9 @@ def simulate(
     dp: options.Dp = 1,
     replicas: Annotated[int, typer.Option(min=1, metavar="N", help="Equal servers; each request goes to the least loaded.")] = 1,
     router: Annotated[asked.RouterName, typer.Option(help="How a request finds its server.")] = "least-loaded",
+    class_servers: Annotated[
+        str | None, typer.Option(metavar="NAME:N,…", help="Servers of each traffic class of a trace: interactive:2,batch:1.")
+    ] = None,
     disaggregated: Annotated[str | None, typer.Option(metavar="P:D", help="P prefill and D decode servers in place of mixed ones.")] = None,
     kv_link: Annotated[str | None, typer.Option(metavar="SPEED", help='The way of KV between them, like "50 GB/s".')] = None,
     weights: options.Weights = None,
@@ -133,7 +136,7 @@ def simulate(
         ),
     )  # fmt: skip
     pools = None if disaggregated is None else asked.Disaggregated(*_ratio(disaggregated), _bandwidth(kv_link, device))
-    run = Run(deployment, traffic, levels, attainment, replicas, router, pools, seed)
+    run = Run(deployment, traffic, levels, attainment, replicas, router, pools, seed, _servers(class_servers))
     found = run.max_rate(show_progress) if find_max_rate else run.once(band=band)
     show_progress("")
     if found.result is not None:
@@ -174,6 +177,15 @@ def speculation(text: str) -> tuple[int, float]:
     if not match or not 1 <= int(match[1]) <= 64 or not 0 <= float(match[2]) <= 1:
         raise InputError(f"--speculative {text!r}: write DRAFTS:ACCEPTANCE, like 3:0.7 (1 to 64 drafts, acceptance 0 to 1)")
     return int(match[1]), float(match[2])
+
+
+def _servers(text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    pairs = [re.fullmatch(r"([^:,]+):([1-9]\d*)", part.strip()) for part in text.split(",")]
+    if not all(pairs):
+        raise InputError(f"--class-servers {text!r}: write CLASS:SERVERS, separated by commas, like interactive:2,batch:1")
+    return {pair[1]: int(pair[2]) for pair in pairs if pair}
 
 
 def _ratio(text: str) -> tuple[int, int]:

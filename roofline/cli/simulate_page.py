@@ -110,11 +110,14 @@ class Run:
     router: RouterName
     pools: Disaggregated | None
     seed: int
+    class_servers: Mapping[str, int] | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs of all servers."""
         servers = self.replicas if self.pools is None else self.pools.prefill + self.pools.decode
+        if self.class_servers is not None:
+            servers = sum(self.class_servers.values())
         return servers * self.deployment.parallel.gpus
 
     def once(self, *, band: bool) -> Found:
@@ -135,8 +138,15 @@ class Run:
 
     def _serve(self, workload: Any, band: str = "expected") -> Result:
         return serve(
-            self.deployment, workload, replicas=self.replicas, router=self.router, pools=self.pools, band=band, seed=self.seed
-        )  # fmt: skip
+            self.deployment,
+            workload,
+            replicas=self.replicas,
+            router=self.router,
+            pools=self.pools,
+            class_servers=self.class_servers,
+            band=band,
+            seed=self.seed,
+        )
 
     def missed_alone(self) -> str:
         """By how much a request that is alone misses the levels."""
@@ -213,6 +223,9 @@ def _details(found: Found, result: Result) -> Iterator[str]:
         yield f"{100 * result.prefix_cache_hit_rate:.1f} % of the prompt tokens were in the prefix cache."
     if result.recorder.drafted_tokens:
         yield f"{100 * result.recorder.accepted_tokens / result.recorder.drafted_tokens:.0f} % of the drafts were accepted."
+    for name, each in result.to_json().get("classes", {}).items():
+        times = ", ".join(f"{NAMES[key]} {units.format(each[key]['mean'] or 0, 'time')} on average" for key in ("ttft_s", "tpot_s"))
+        yield f"Class {name}: {each['requests']:,} requests, {times}."
     for name, limit in run.levels.items():
         share = float(result.good({name: limit}).mean())
         yield f"{name.upper()} ≤ {1e3 * limit:g} ms: {100 * share:.1f} % of the requests."

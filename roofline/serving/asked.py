@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,13 +14,14 @@ from roofline.errors import InputError
 from roofline.serving import workloads
 from roofline.serving.deployment import Deployment, run_disaggregated
 from roofline.serving.disaggregation import KvLink
-from roofline.serving.routers import LeastLoaded, PrefixAware, RoundRobin, Router
+from roofline.serving.routers import ByClass, LeastLoaded, PrefixAware, RoundRobin, Router
 from roofline.serving.statistics import Result
 from roofline.serving.traces import load_trace
 from roofline.serving.workloads import Workload, shared_id
 
 RouterName = Literal["least-loaded", "round-robin", "prefix-aware"]
 DEFAULT_REQUESTS = 1000
+MOST_REQUESTS, STEADY_S = 20_000, 60.0  # where the rate is asked for: at least so many seconds of traffic
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ class Traffic:
         else:
             wanted = rate if rate is not None else self.request_rate
             assert wanted is not None  # noqa: S101 - checked when it was made
+            if self.open_ended and self.num_requests is None:
+                count = max(count, min(MOST_REQUESTS, round(wanted * STEADY_S)))
             made = workloads.open_loop(count, wanted, inputs, outputs, burstiness=self.burstiness, seed=self.seed)
         return self.lengths.shared(made, self.seed)
 
@@ -133,13 +137,31 @@ def serve(
     replicas: int = 1,
     router: RouterName = "least-loaded",
     pools: Disaggregated | None = None,
+    class_servers: Mapping[str, int] | None = None,
     band: str = "expected",
     seed: int = 0,
 ) -> Result:
-    """Runs a workload on mixed replicas, or on prefill and decode pools of such replicas."""
+    """Runs a workload on mixed replicas, or on prefill and decode pools of such replicas.
+
+    class_servers: replicas of each traffic class, in place of `replicas` that serve all.
+    """
     if pools is not None:
         ranks = deployment.parallel.tp
         link = KvLink(pools.bandwidth * ranks, deployment.memory.kv_bytes_per_token * ranks)
         return run_disaggregated(deployment, deployment, (pools.prefill, pools.decode), workload, link, band=band)
+    if class_servers is not None:
+        return _by_class(deployment, workload, class_servers, band, seed)
     routers: dict[str, type[Router]] = {"least-loaded": LeastLoaded, "round-robin": RoundRobin, "prefix-aware": PrefixAware}
     return deployment.run(workload, replicas=replicas, router=routers[router](), band=band, seed=seed)
+
+
+def _by_class(deployment: Deployment, workload: Workload, servers: Mapping[str, int], band: str, seed: int) -> Result:
+    """Each class on its own servers."""
+    if workload.classes is None:
+        raise InputError(f"{workload.name}: no request names its class, so there is nothing to route by (a trace's column `class`)")
+    pools, first = {}, 0
+    for name, count in servers.items():
+        pools[name] = range(first, first + count * deployment.engines)
+        first += count * deployment.engines
+    router = ByClass(workload.classes, pools, LeastLoaded())
+    return deployment.run(workload, replicas=sum(servers.values()), router=router, band=band, seed=seed)

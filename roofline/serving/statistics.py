@@ -161,11 +161,23 @@ class Result:
             **{key: None if np.isnan(value) else value for key, value in per_s.items()},
             "cpu_s": self.cpu_s,
         }
+        if self.workload.classes is not None:
+            result["classes"] = self._by_class(levels)
         if self.recorder.drafted_tokens:
             result["draft_acceptance"] = self.recorder.accepted_tokens / self.recorder.drafted_tokens
         if levels:
             result["goodput"] = {"levels_s": dict(levels), "requests_per_s": self.goodput(levels), "share": float(self.good(levels).mean())}
         return result
+
+    def _by_class(self, levels: Mapping[str, float] | None) -> dict[str, Any]:
+        """Latencies of each traffic class, and the share of it that met every level."""
+        found = {}
+        for name in dict.fromkeys(self.workload.classes or ()):
+            mine = np.array([each == name for each in self.workload.classes or ()])
+            times = {key: Summary.of(getattr(self, key)[mine]).to_json() for key in ("ttft_s", "tpot_s", "e2el_s")}
+            share = {"share": float(self.good(levels)[mine].mean())} if levels else {}
+            found[name] = {"requests": int(mine.sum()), **times, **share}
+        return found
 
 
 def _summary_of_lines(lines: Floats) -> Summary:

@@ -87,6 +87,20 @@ def test_a_request_longer_than_the_pool_is_rejected_and_reported(cli: Cli, tmp_p
     assert "Rejected: request 1" in cli(*ASK, "--trace", trace, "--kv-blocks", "100").out
 
 
+def test_traffic_classes_on_servers_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    """S13: long prompts of a batch class hold nobody up who asks another server."""
+    rows = [f"{i / 4},{6000 if i % 2 else 200},40,{'batch' if i % 2 else 'interactive'}" for i in range(80)]
+    trace = _trace(tmp_path, *rows, header="arrival_s,input_tokens,output_tokens,class")
+    together = cli(*ASK, "--trace", trace, "--speed", "4", "--replicas", "2", "--json").json["classes"]["interactive"]
+    apart = cli(*ASK, "--trace", trace, "--speed", "4", "--class-servers", "interactive:1,batch:1", "--json").json
+    assert apart["gpus"] == 2
+    assert apart["classes"]["interactive"]["requests"] == 40
+    assert apart["classes"]["interactive"]["ttft_s"]["p99"] < 0.5 * together["ttft_s"]["p99"]
+    assert "without a pool" in refused(cli, *ASK, "--trace", trace, "--class-servers", "batch:1")
+    assert "CLASS:SERVERS" in refused(cli, *ASK, "--trace", trace, "--class-servers", "batch")
+    assert "no request names its class" in refused(cli, *ASK, "--request-rate", "1", "--class-servers", "batch:1")
+
+
 def test_what_is_written_beside_the_answer(cli: Cli, tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("state.csv", "requests.csv", "chrome.json", "run.svg")}
     done = cli(*ASK, *SMALL, "--timeline", files["state.csv"], "--requests", files["requests.csv"], "--chart", files["run.svg"])
