@@ -1,7 +1,7 @@
 """Writes the report of a validation again from its records: `python scripts/report_validation.py FOLDER…`.
 
-Nothing is measured: the same records give the same README.md, report.html, report.pdf and verdict.json. With several folders
-under one parent the parent gets a README.md that compares their verdicts.
+Nothing is measured: the same records give the same README.md, figures and verdict.json. With several folders under one parent the
+parent gets a README.md that compares their verdicts.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from roofline.validation.compare import Validation, assemble
 def regenerate(folder: Path) -> Validation:
     """The report of one run."""
     found = assemble(folder)
-    document = tell(found)
-    for name in ("README.md", "report.html", "report.pdf"):
-        write(document, folder / name)
+    write(tell(found), folder / "README.md")
     (folder / "verdict.json").write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHARES = {"fit": 0.28, "kernels": 0.15, "engine": 0.17}  # of the budget; the trace has what is left
 RESERVE_S = 10.0  # to judge, draw and write the report
+LEAST_S = 45.0
 SAFETY = 1.2  # of a predicted run time, when it is decided whether it still fits into the budget
 DTYPE = {"cpu": "fp32", "cuda": "bf16"}
 
@@ -62,6 +63,8 @@ class Session:
 
 def validate(session: Session) -> Validation:
     """Predicts, measures and judges; all records lie in the session's folder. Raises InputError when too little could be measured."""
+    if session.budget_s < LEAST_S:
+        raise InputError(f"a budget of {session.budget_s:.0f} s: a validation needs at least {LEAST_S:.0f} s, better 240 s")
     begun = time.perf_counter()
     for name in (statements.PREDICTIONS, statements.MEASUREMENTS, RUN):
         (session.folder / name).unlink(missing_ok=True)

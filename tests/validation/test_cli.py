@@ -27,6 +27,7 @@ def test_a_table_is_judged_and_its_rows_are_written(cli: Cli, tmp_path: Path) ->
         (("--measurements", "nowhere.csv"), "nowhere.csv"),
         (("no-such-model",), "no-such-model"),
         (("tiny-llama-15m", "--budget", "soon"), "soon"),
+        (("tiny-llama-15m", "--device", "cpu", "--budget", "10s"), "at least 45 s"),
         (("tiny-llama-15m", "--device", "cpu", "--cpu-time", "--threads", "2"), "--threads 1"),
     ],
 )
