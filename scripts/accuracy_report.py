@@ -17,6 +17,7 @@ from roofline.calibration import tables
 from roofline.calibration.groups import groups
 from roofline.calibration.predict import predict_table
 from roofline.calibration.score import score_table, summary, suspects
+from roofline.calibration.single_stream import leave_devices_out
 from roofline.calibration.transfer import leave_device_out
 from roofline.profiles.catalog import load_hardware
 from roofline.timing.forms import FORMS
@@ -26,6 +27,8 @@ TARGETS = {  # median, p90: the acceptance figures of the kernel times
     "gemm": (0.055, 0.19), "decode_attention": (0.065, 0.23), "prefill_attention": (0.075, 0.33), "moe": (0.13, 0.50),
     "mla_prefill": (0.10, 0.35), "mla_decode": (0.10, 0.35), "collective": (0.10, 0.30),
 }  # fmt: skip
+SIX = ("h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300")
+SIX_TARGET, MATES_TARGET, BATCH1_TARGET = (0.052, 0.15), {"generation": 0.07, "all devices": 0.14}, 0.15
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"
 
 
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     whole = pd.concat([tables.read(path) for path in options.table], ignore_index=True)
-    rows = whole[whole["split"] == options.split]
+    rows = whole[whole["split"] == options.split].reset_index(drop=True)
     predicted = predict_table(rows).assign(roofline_s=predict_table(rows, operands="cold")["bound_s"])
     scores = pd.DataFrame(
         score_table(predicted, (("op",), ("op", "hardware"), ("op", "dtype"), ("op", "band"), ("op", "hardware", "dtype")))
@@ -48,7 +51,8 @@ def main(arguments: list[str]) -> None:
     moved.round(4).to_csv(options.output / "transfer.csv", index=False)
     error_figure(scores, options.output)
     distribution_figure(predicted, options.output)
-    (options.output / "README.md").write_text(text(predicted, scores, moved, options.split), encoding="utf-8")
+    batch1 = batch1_text(whole[whole["op"] == "single_stream"])
+    (options.output / "README.md").write_text("\n".join([*text(predicted, scores, moved, options.split), *batch1]) + "\n", encoding="utf-8")
 
 
 def transfer(whole: pd.DataFrame, split: str) -> pd.DataFrame:
@@ -59,9 +63,8 @@ def transfer(whole: pd.DataFrame, split: str) -> pd.DataFrame:
     return pd.DataFrame(leave_device_out(form, parts[0], parts[1]))
 
 
-def text(predicted: pd.DataFrame, scores: pd.DataFrame, moved: pd.DataFrame, split: str) -> str:
-    """The report as Markdown."""
-    by_op = scores[scores["by"] == "op"].set_index("op")
+def text(predicted: pd.DataFrame, scores: pd.DataFrame, moved: pd.DataFrame, split: str) -> list[str]:
+    """The report on kernels as lines of Markdown."""
     lines = [
         "# Accuracy of kernel times",
         "",
@@ -69,52 +72,96 @@ def text(predicted: pd.DataFrame, scores: pd.DataFrame, moved: pd.DataFrame, spl
         "constants fitted on the `fit` split only; sites are never in both. A row without a prediction counts as 100 % wrong. "
         "Made by `scripts/accuracy_report.py`; all groups are in `scores.csv`.",
         "",
-        "| kernel | rows | median % | p90 % | target | bias % | plain roofline, median % | coverage of 80 % | width |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| kernel | rows | median % | p90 % | target | bias % | plain roofline, median % | coverage of 80 % | of devices | width |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for op, row in by_op.iterrows():
-        bound = summary(predicted[predicted["op"] == op], predicted="roofline_s")["median_error"]
-        target = "≤ {:g} / {:g}".format(*(round(100 * t, 1) for t in TARGETS[str(op)]))
+    six = predicted[(predicted["op"] == "gemm") & (predicted["dtype"] == "bf16") & predicted["hardware"].isin(SIX)]
+    parts = [(str(op), rows, TARGETS[str(op)]) for op, rows in predicted.groupby("op")]
+    for name, rows, (median, p90) in [*parts, ("gemm bf16, H100 … GB300", six, SIX_TARGET)]:
+        figures, bound = summary(rows), summary(rows, predicted="roofline_s")["median_error"]
+        shares = [summary(part)["coverage"] for _, part in rows.groupby("hardware") if len(part) > 500]
+        spread = f"{100 * min(shares):.0f}–{100 * max(shares):.0f} %" if shares else "–"
         lines.append(
-            f"| {op} | {row['rows']:,.0f} | {100 * row['median_error']:.1f} | {100 * row['p90_error']:.1f} | {target} | "
-            f"{100 * row['bias']:+.1f} | {100 * bound:.0f} | {100 * row['coverage']:.0f} % | {row['width']:.2f} |"
+            f"| {name} | {len(rows):,} | {100 * figures['median_error']:.1f} | {100 * figures['p90_error']:.1f} | "
+            f"≤ {100 * median:g} / {100 * p90:g} | {100 * figures['bias']:+.1f} | {100 * bound:.0f} | "
+            f"{100 * figures['coverage']:.1f} % | {spread} | {figures['width']:.2f} |"
         )
-    lines += ["", "![error by device](error_by_device.svg)", "", "![distribution](distribution.svg)", "", *transfer_text(moved)]
-    lines += [
-        "",
-        "## Worst groups",
-        "",
-        *worst(scores),
-        "",
-        f"Rows faster than their hot bound (suspect, never fitted): {len(suspects(predicted))}.",
-    ]
-    return "\n".join(lines) + "\n"
+    return [
+        *lines, "", "Coverage of devices: the least and the most of any device with over 500 rows of the kernel.", "",
+        "![error by device](error_by_device.svg)", "", "![distribution](distribution.svg)", "", *transfer_text(moved), "",
+        "## Worst groups", "", *worst(scores), "",
+        f"Rows faster than their hot bound (suspect, never fitted): {len(suspects(predicted))}.", "", *NOISE, "",
+    ]  # fmt: skip
+
+
+NOISE = (
+    "## What is left, and why",
+    "",
+    "- **Noise floor.** Two devices of the same silicon, engine and shapes (B200 and GB200, bf16 products) differ from each other "
+    "by 3 to 5 % in the median and 7 to 29 % at p90 after the ratio of their medians is taken out: no form of shape and datasheet "
+    "can be closer.",
+    "- **A device left out, without mates.** Tried on fit rows, mean of the group medians: every row weighing the same 14.5 %; every "
+    "generation weighing the same 14.6 %; the speed-up of cached weights raised to 2 or 3 for devices with a large L2 14.5 %; the "
+    "launch time in clocks 13.3 %; **all fixed work in clocks 13.0 %**, which is what the form does. What stays: an L40S reaches 56 "
+    "to 66 % of its peak where others reach 75 %, which no figure of its datasheet tells.",
+    "- **Experts.** Fifteen expert shapes were fitted; Triton kernels take configurations tuned shape by shape.",
+    "- **Prefill.** head_dim 192 is in no fit row (1,403 rows here): such rows get an interval four times as wide in logs.",
+)
 
 
 def transfer_text(moved: pd.DataFrame) -> list[str]:
     """The leave-one-out figures: mean over device × software of the group medians."""
-    lines = ["## A device left out (bf16 GEMM)", "", "| constants of | groups | mean of medians % | mean of p90 % |", "|---|---|---|---|"]
+    lines = [
+        "## A device left out (bf16 GEMM)",
+        "",
+        "| constants of | groups | mean of medians % | target | mean of p90 % |",
+        "|---|---|---|---|---|",
+    ]
     for source, part in moved.groupby("source"):
-        lines.append(f"| {source} | {len(part)} | {100 * part['median_error'].mean():.1f} | {100 * part['p90_error'].mean():.1f} |")
+        target = MATES_TARGET[str(source)]
+        figures = (100 * part[name].mean() for name in ("median_error", "p90_error"))
+        lines.append(f"| {source} | {len(part)} | {next(figures):.1f} | ≤ {100 * target:g} | {next(figures):.1f} |")
     return lines
 
 
+def batch1_text(rows: pd.DataFrame) -> list[str]:
+    """Decode at batch 1 with each device left out in turn; nothing without such rows."""
+    if not len(rows):
+        return []
+    left = leave_devices_out(tables.normalised(rows))
+    known = left[left["hardware"] != ""]
+    by_device = known.groupby("hardware")["error"].agg(["size", "median"])
+    lines = [
+        "## Batch 1 on local engines (decode rate, each device left out in turn)",
+        "",
+        f"Median of the medians of {len(by_device)} devices with a profile: {100 * by_device['median'].median():.1f} % "
+        f"(target ≤ {100 * BATCH1_TARGET:g} %). Two rows on the RTX A6000 are of a quantisation without a kernel (codebook).",
+        "",
+        "| device | rows | median % |",
+        "|---|---|---|",
+    ]
+    return [*lines, *(f"| {name} | {size:.0f} | {100 * median:.1f} |" for name, (size, median) in by_device.iterrows())]
+
+
 def worst(scores: pd.DataFrame) -> list[str]:
-    """The ten groups of op × device × dtype with the largest median error, and why where it is known."""
+    """The two groups of each kernel (op × device × dtype) with the largest median error, and why where it is known."""
     groups_ = scores[(scores["by"] == "op × hardware × dtype") & (scores["rows"] >= 30)]
     reasons = {
         "moe": "expert shapes never fitted; Triton kernels take per-shape tuned configurations that no form can know",
-        "prefill_attention": "head_dim 192 is in no fit row",
+        "prefill_attention": "head_dim 192 is in no fit row; Triton kernels",
         "decode_attention": "kernels of consumer parts switch with the split; few sites",
         "gemm": "kernel switches at m = 17, 33, 65",
         "collective": "protocol switches of the library between 64 KiB and 8 MiB",
+        "mla_prefill": "few sites",
+        "mla_decode": "Triton kernels switch with the split",
     }
     lines = ["| kernel | device | dtype | rows | median % | p90 % | reason |", "|---|---|---|---|---|---|---|"]
-    for _, row in groups_.nlargest(10, "median_error").iterrows():
-        lines.append(
-            f"| {row['op']} | {row['hardware']} | {row['dtype']} | {row['rows']:.0f} | {100 * row['median_error']:.1f} | "
-            f"{100 * row['p90_error']:.1f} | {reasons.get(row['op'], '')} |"
-        )
+    for op, part in groups_.groupby("op"):
+        for _, row in part.nlargest(2, "median_error").iterrows():
+            lines.append(
+                f"| {op} | {row['hardware']} | {row['dtype']} | {row['rows']:.0f} | {100 * row['median_error']:.1f} | "
+                f"{100 * row['p90_error']:.1f} | {reasons[str(op)]} |"
+            )
     return lines
 
 

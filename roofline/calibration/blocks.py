@@ -23,21 +23,40 @@ _TRANSFER_SPREAD = 1.3  # factor on quantiles where only one device or generatio
 
 @dataclass(frozen=True)
 class Residuals:
-    """Held-out log residuals (measured / predicted) with the size band of each."""
+    """Held-out log residuals (measured / predicted) with the size band of each, and a number for its discrete facts (head_dim …)."""
 
     log: Array
     band: Array
+    fact: Array
 
     @classmethod
     def of(cls, form: Form, rows: Rows, log: Array) -> Residuals:
         """Residuals of rows, with the bands that `form` gives them."""
-        return cls(log, form.band(rows.shape, rows.key).astype(np.float64))
+        fact = np.zeros(log.size)
+        for name in form.discrete:
+            fact = 1000.0 * fact + discrete_value(name, rows.shape[name])
+        return cls(log, form.band(rows.shape, rows.key).astype(np.float64), fact)
 
     @classmethod
     def joined(cls, parts: Iterable[Residuals]) -> Residuals:
         """All parts as one."""
         listed = list(parts)
-        return cls(np.concatenate([p.log for p in listed]), np.concatenate([p.band for p in listed]))
+        return cls(*(np.concatenate([getattr(p, name) for p in listed]) for name in ("log", "band", "fact")))
+
+    def within(self, band: int) -> Residuals:
+        """Those of one size band."""
+        inside = self.band == band
+        return Residuals(self.log[inside], self.band[inside], self.fact[inside])
+
+    def spread(self) -> tuple[float, float]:
+        """10 % and 90 % quantile, each combination of discrete facts weighing the same: a new shape is as likely to have any of them,
+        and tables hold many rows of the head_dim that every kernel is tuned for."""
+        _, index, count = np.unique(self.fact, return_inverse=True, return_counts=True)
+        order = np.argsort(self.log)
+        weight = (1.0 / count[index.reshape(-1)])[order]
+        place = (np.cumsum(weight) - weight / 2) / weight.sum()
+        low, high = np.interp((0.1, 0.9), place, self.log[order])
+        return float(low), float(high)
 
 
 def rounded(constants: Mapping[str, float]) -> dict[str, float]:
@@ -69,13 +88,9 @@ def quantiles(form: Form, own: Residuals, family: Residuals, factor: float = 1.0
     """Size band → 10 % and 90 % quantile of the log residuals of `own`; of `family` where `own` has too few in a band."""
     table = {}
     for index, name in enumerate(form.bands):
-        inside = own.log[own.band == index]
-        if inside.size < _BAND_ROWS:
-            inside = family.log[family.band == index]
-        if inside.size < _BAND_ROWS:
-            inside = family.log
-        low, high = np.quantile(inside, (0.1, 0.9))
-        table[name] = (round(float(low) * factor, 4), round(float(high) * factor, 4))
+        inside = next((part for part in (own.within(index), family.within(index)) if part.log.size >= _BAND_ROWS), family)
+        low, high = inside.spread()
+        table[name] = (round(low * factor, 4), round(high * factor, 4))
     return table
 
 

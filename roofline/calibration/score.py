@@ -56,9 +56,15 @@ class Measure:
     rate: bool = False
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """The rows where it was measured, as columns seconds, expected_s, low_s, high_s, bound_s (of a rate: per second)."""
+        """The rows where it was measured, as columns seconds, expected_s, low_s, high_s, bound_s (of a rate: per second).
+
+        Rows that the table itself calls suspect (a word in the column `suspect`) are left out.
+        """
         value = tables.number(table, self.measured) * self.factor
-        rows = table[value > 0].copy()
+        good = value > 0
+        if "suspect" in table:
+            good &= table["suspect"].isna() | (table["suspect"] == "")
+        rows = table[good].copy()
         rows["seconds"] = value[rows.index]
         for column in ("expected", "low", "high", "bound"):
             rows[f"{column}_s"] = tables.number(rows, self.predicted.format(column))

@@ -109,7 +109,7 @@ def _rows(path: Path, name: str, kind: str, device: str) -> pd.DataFrame:
         raise RecordError(f"{path}: the column {error} is missing: this version of aiconfigurator-core has other tables") from None
     head = {"op": kind, "hardware": device, "software": _LIBRARIES.get(name, software), "software_version": version}
     table = pd.DataFrame({**{key: [value] * len(raw) for key, value in head.items()}, **columns})
-    return table[_sound(table)]
+    return table.loc[_sound(table)]
 
 
 def _plain(column: pd.Series) -> pd.Series:
@@ -133,7 +133,7 @@ def _collective(raw: pd.DataFrame, name: str) -> dict[str, pd.Series]:
     }
 
 
-def _sound(table: pd.DataFrame) -> pd.Series:
+def _sound(table: pd.DataFrame) -> pd.Series[bool]:
     good = table["seconds"] > 0
     if "kv_heads" in table:
         good &= table["heads"] <= _MOST_SHARED * table["kv_heads"]
@@ -144,7 +144,7 @@ def _sound(table: pd.DataFrame) -> pd.Series:
 
 def _medians(table: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in table.columns if name != "seconds"]
-    return table.groupby(names, sort=False, as_index=False, dropna=False)["seconds"].median()
+    return pd.DataFrame(table.groupby(names, sort=False, dropna=False)["seconds"].median().reset_index())
 
 
 def _one_version(table: pd.DataFrame) -> pd.DataFrame:
@@ -154,8 +154,9 @@ def _one_version(table: pd.DataFrame) -> pd.DataFrame:
     for _, part in table.groupby(words, sort=False):
         counts = part["software_version"].value_counts()
         best = max(counts.index[counts > counts.max() / 2], key=_parts)
-        kept.append(part[part["software_version"] == best])
-    return pd.concat(kept, ignore_index=True)
+        kept.append(part.loc[part["software_version"] == best])
+    whole: pd.DataFrame = pd.concat(kept, ignore_index=True)
+    return whole
 
 
 def _parts(version: str) -> list[int]:

@@ -46,7 +46,13 @@ def with_predictions(frame: pd.DataFrame, op: str, operands: str, calibration: S
     """The table with predictions of every kind of row that the product knows; blocks of the files go before shipped ones."""
     from roofline.calibration.predict import predict_table
 
-    return predict_table(frame, operands=operands, op=op, blocks=_blocks(calibration))
+    return predict_table(frame, operands=operands, op=op, blocks=_blocks(calibration), others={"serving": _serving})
+
+
+def _serving(rows: pd.DataFrame, hot: bool) -> pd.DataFrame:
+    from roofline.serving.points import predict_points
+
+    return predict_points(rows, hot)
 
 
 def _blocks(files: Sequence[Path]) -> Blocks:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from roofline.calibration import tables
+from roofline.calibration.blocks import Residuals
 from roofline.calibration.fit import fit_group
 from roofline.calibration.groups import groups
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump, load_file, shipped
@@ -110,3 +111,11 @@ def test_blocks_survive_their_file(tmp_path: Path) -> None:
 def test_fit_rows_are_the_only_ones_carried() -> None:
     for name in ("gemm_h100_trtllm_fp8_fit.csv", "mla_prefill_rtx_sglang_fit.csv"):
         assert set(pd.read_csv(DATA / name)["split"]) == {"fit"}
+
+
+def test_each_combination_of_facts_weighs_the_same_in_an_interval() -> None:
+    often, seldom = np.zeros(900), np.linspace(-1.0, 1.0, 101)
+    log, fact = np.concatenate([often, seldom]), np.repeat([128.0, 64.0], [900, 101])
+    low, high = Residuals(log, np.zeros(log.size), fact).spread()
+    assert (low, high) == (pytest.approx(-0.6, abs=0.03), pytest.approx(0.6, abs=0.03))  # half the weight spreads evenly over −1 … 1
+    assert np.quantile(log, 0.9) < 0.1  # where the many rule

@@ -58,8 +58,8 @@ def test_the_latest_version_that_is_not_a_fragment_wins(package: Path) -> None:
 
 def test_decode_attention_counts_the_new_token_and_drops_wide_groups(package: Path) -> None:
     row = {
-        "kernel_source": "fa3", "kv_cache_dtype": "fp8", "attn_dtype": "bfloat16", "batch_size": 4, "num_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "window_size": 0, "isl": 1, "step": 2047, "latency": 0.05,
+        "kernel_source": "fa3", "kv_cache_dtype": "fp8", "attn_dtype": "bfloat16", "batch_size": 4, "num_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "window_size": 0, "isl": 1, "step": 2047, "latency": 0.05,
     }  # fmt: skip
     table(package, "h100_sxm/attention/sglang/0.5.14/generation_attention_perf.parquet", [row, row | {"num_key_value_heads": 1}])
     (found,) = silicon.read("decode_attention", ["h100-sxm"]).to_dict("records")

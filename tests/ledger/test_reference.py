@@ -29,7 +29,8 @@ MODELS = {
 }
 NAMES = {
     "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj", "gate": "gate_proj", "up": "up_proj", "down": "down_proj",
-    "shared": "shared_experts", "q_a": "q_a_proj", "q_b": "q_b_proj", "kv_a": "kv_a_proj_with_mqa", "kv_b": "kv_b_proj", "attn": "attention",
+    "shared": "shared_experts", "q_a": "q_a_proj", "q_b": "q_b_proj", "kv_a": "kv_a_proj_with_mqa", "kv_b": "kv_b_proj",
+    "attn": "attention",
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """GEMM y[m, n] = x[m, k] · w[n, k]: the library's choice of tile, memory time of hot or cold weights, activation quantisation.
 
 Form B takes the best of the (tile, split-K) candidates that the library's policy allows; form A is smooth in tiles and serves
-kernels whose choice is not understood. Derivation and errors: docs/concepts/kernel-forms.md.
+kernels whose choice is not understood. Times of fixed work (launch, prologue, floor per k) are stated at 1.8 GHz and pass in clocks.
+Derivation and errors: docs/concepts/kernel-forms.md.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ OPERANDS = {
     "w8a16": Operands("bf16", 1.0, 2.0, True),
     "w4a16": Operands("bf16", 0.53125, 2.0, True),
 }
+_CLOCK_HZ = 1.8e9  # at which t0_us, ts_us, tsk_us and tk_ns are stated
+_IN_CLOCKS = ("t0_us", "ts_us", "tsk_us", "tk_ns")
 _MEASURED_AS = {("sglang", "w8a16"): "w8a8"}  # its rows beat the dense bf16 peak: the kernel multiplies in 8 bits
 
 _TILES = ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
@@ -163,6 +166,7 @@ def seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: bool = 
     m, n, k = shape["m"], shape["n"], shape["k"]
     ops = operands(key)
     p = c["p"]
+    c = {name: value * (_CLOCK_HZ / spec.clock_hz if name in _IN_CLOCKS else 1.0) for name, value in c.items()}
     if key.form == "A":
         w = np.ceil(m / 128) * np.ceil(n / 128) / spec.sm_count
         rounding = (np.ceil(w) / w) ** c["wq"]
