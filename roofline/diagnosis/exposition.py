@@ -47,6 +47,11 @@ class Histogram:
             below, low = max(below, upto), bound if math.isfinite(bound) else low
         return low, True
 
+    def above(self, limit: float) -> float:
+        """Samples that are surely above `limit`: those in buckets that begin there or later."""
+        total = max(self.buckets.values(), default=0.0)
+        return total - min((count for bound, count in self.buckets.items() if bound >= limit), default=total)
+
     def plus(self, other: Histogram) -> Histogram:
         """Both together; where bounds differ only the common ones stay."""
         if not self.buckets or not other.buckets:

@@ -43,6 +43,7 @@ HISTOGRAMS = {
     "prefill": ("vllm:request_prefill_time_seconds", "trtllm_request_prefill_time_seconds"),
     "step_tokens": ("vllm:iteration_tokens_total",),
 }  # fmt: skip
+_STALL_S, _STALL_MEDIANS = 0.2, 5.0
 CONFIG = "vllm:cache_config_info"
 _PLAIN = {name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names}
 _FAMILIES = {name for names in HISTOGRAMS.values() for name in names}
@@ -148,6 +149,9 @@ def _times(window: Window, seen: Observations) -> None:
         for percentile, fact in ((50, "itl_p50_s"), (99, "itl_p99_s"), (99, "ttft_p99_s"), (99, "step_tokens_p99")):
             if fact.startswith(f"{key}_p"):
                 seen.add(fact, *_quantile(histogram, percentile, name))
+        if key == "itl":
+            stall_s = max(_STALL_S, _STALL_MEDIANS * histogram.quantile(0.5)[0])
+            seen.add("stalls_per_request", histogram.above(stall_s) / max(1.0, seen.number("requests_finished")), name)
     ttft, queue, prefill = (means.get(key, math.nan) for key in ("ttft", "queue", "prefill"))
     seen.add("api_gap_s", max(0.0, round(ttft - queue - prefill, 6)), "TTFT − queue − prefill")
 

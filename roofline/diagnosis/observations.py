@@ -44,6 +44,7 @@ VOCABULARY: dict[str, tuple[str, str]] = {
     "itl_s": ("s", "gap between outputs, mean"),
     "itl_p50_s": ("s", "gap between outputs, median"),
     "itl_p99_s": ("s", "gap between outputs, 99th percentile"),
+    "stalls_per_request": ("1", "gaps between outputs of 0.2 s or more and 5 × their median, per finished request"),
     "api_gap_s": ("s", "TTFT less queue and prefill: tokeniser, event loop"),
     "client_gap_s": ("s", "client's TTFT less the server's"),
     "ttft_growth": ("×", "TTFT at the highest load over TTFT at the lowest"),
@@ -126,7 +127,7 @@ class Observations:
         wanted = {"yes/no": bool, "text": str}.get(unit, float)
         if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
             if value < 0 or math.isinf(value):
-                raise InputError(f"{source}: {name}: {value} is not a {unit} that can be observed")
+                raise InputError(f"{source}: {name}: {value} is negative or infinite")
             value = float(value)
         if not isinstance(value, wanted):
             raise InputError(f"{source}: {name}: {value!r} is not {'a number' if wanted is float else unit}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rules import HEALTHY, RULES, Evidence, Rule
 
-SHARPNESS = 1.0  # weight → log-odds; chosen so that stated confidence is the observed share of right answers (tests/diagnosis)
+SHARPNESS = 0.9  # weight → log-odds; chosen so that stated confidence is the observed share of right answers (tests/diagnosis)
 UNSUPPORTED = -1.5  # weight of a cause for which nothing speaks
 UNKNOWN = 1.5  # weight of a cause that is not in the list, or of nothing to find
 ALARM = 0.5

@@ -12,7 +12,7 @@ _LARGE_STEP = 2048
 
 def _interference(seen: Observations) -> Iterator[Evidence]:
     n = seen.number
-    spread, median = n("itl_p99_s"), n("itl_p50_s")
+    spread, median, stalls = n("itl_p99_s"), n("itl_p50_s"), n("stalls_per_request")
     if seen.says("decode_stalls_in_prefill", value=True):
         yield Evidence(DECISIVE, "running requests get no tokens while a prompt is computed")
     if n("generation_tokens_per_s_in_prefill") < 0.3 * n("generation_tokens_per_s_before"):
@@ -29,12 +29,15 @@ def _interference(seen: Observations) -> Iterator[Evidence]:
             f"the longest stall grows with the chunk: {n('stall_at_smaller_chunk_s'):.3g} s at {n('smaller_chunk_tokens'):.0f} tokens, "
             f"{n('stall_s'):.3g} s at {n('chunk_tokens'):.0f}",
         )
-    if spread > 5 * median:
-        yield Evidence(STRONG, f"the p99 of gaps is {spread / median:.2g} × their median")
-        if max(n("step_tokens_p99"), 0) >= _LARGE_STEP or n("chunk_tokens") >= _LARGE_STEP:
-            yield Evidence(
-                SOME, f"some steps have {max(n('step_tokens_p99'), 0) or n('chunk_tokens'):.0f} tokens: prefill and decode in one"
-            )
+    if stalls >= 0.1:
+        yield Evidence(
+            STRONG if stalls >= 0.25 else SOME, f"{stalls:.2g} gaps per request that are far above the median of {1e3 * median:.3g} ms"
+        )
+    if stalls >= 0.1 or (spread > 5 * median and spread > 0.2):
+        yield Evidence(WEAK if stalls >= 0.1 else STRONG, f"the p99 of gaps is {spread / median:.2g} × their median")
+        tokens = n("step_tokens_p99") if "step_tokens_p99" in seen else n("chunk_tokens")
+        if tokens >= _LARGE_STEP:
+            yield Evidence(SOME, f"some steps have up to {tokens:.0f} tokens: prefill and decode in one")
         if n("waiting") < 1:
             yield Evidence(WEAK, "nobody waits: it is not load")
     elif spread < 3 * median:
@@ -59,7 +62,7 @@ def _host(seen: Observations) -> Iterator[Evidence]:
     elif over < 1.3:
         yield Evidence(-DECISIVE, f"TPOT is {over:.2g} × the planned one: the roof, no fault")
     elif running <= 4 and itl >= 0.010 and n("waiting") < 1:
-        yield Evidence(STRONG, f"{running:.0f} running and {1e3 * itl:.3g} ms per token: the step is not filled")
+        yield Evidence(SOME, f"{running:.0f} running and {1e3 * itl:.3g} ms per token: the step is not filled")
     if n("waiting") >= 1 or n("running") > 64:
         yield Evidence(-SOME, "there is enough work in each step")
     if n("api_gap_s") > max(0.02, 0.3 * n("ttft_s")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
-from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, compared
+from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, compared, crowds, waits_little, waits_long
 
 
 def _healthy(seen: Observations) -> Iterator[Evidence]:
@@ -21,22 +21,28 @@ def _healthy(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(WEAK, f"no preemption, KV at {n('kv_usage'):.0%}")
     elif lost > 0:
         yield Evidence(-STRONG, f"{lost:.0f} preemptions")
-    if n("queue_s") < 0.1 * n("ttft_s"):
+    if crowds(seen):
+        yield Evidence(-STRONG, f"more come than leave: {n('running_before'):.0f} to {running:.0f} run")
+    if waits_little(seen):
         yield Evidence(SOME, f"waiting is {n('queue_s') / n('ttft_s'):.0%} of TTFT")
-    elif n("queue_s") > 0.5 * n("ttft_s"):
+    elif waits_long(seen):
         yield Evidence(-STRONG, f"waiting is {n('queue_s') / n('ttft_s'):.0%} of TTFT")
-    if n("itl_p99_s") < 5 * n("itl_p50_s"):
-        yield Evidence(WEAK, "gaps between tokens are even")
+    if n("stalls_per_request") < 0.1:
+        yield Evidence(WEAK, "streams do not stall")
+    elif n("stalls_per_request") >= 0.1:
+        yield Evidence(-STRONG if n("stalls_per_request") >= 0.25 else -SOME, f"{n('stalls_per_request'):.2g} stalls in each request")
     if n("tpot_over_expected") < 1.3:
         yield Evidence(STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
     elif n("tpot_over_expected") > 1.5:
         yield Evidence(-STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
     if n("running") <= 4 and n("itl_s") >= 0.010 and "tpot_over_expected" not in seen:
-        yield Evidence(-SOME - WEAK, "the step is hardly filled, and without a plan nobody knows whether its time is the roof")
+        yield Evidence(-STRONG - SOME, "the step is hardly filled, and without a plan nobody knows whether its time is the roof")
     if seen.text("pattern") == "steady":
         yield Evidence(WEAK, "TTFT and TPOT stay where they began")
     if "oom_requested_bytes" in seen or seen.says("waits_forever", value=True):
         yield Evidence(-DECISIVE, "there was an error")
+    if seen.says("prefix_caching", value=False) and n("prefill_s") > 0.5 * n("ttft_s"):
+        yield Evidence(-SOME, "TTFT is mostly prefill, with the prefix cache off")
     if compared(seen):
         yield Evidence(-SOME, "a comparison is being asked about")
 

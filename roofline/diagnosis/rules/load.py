@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
-from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, prompt_per_output
+from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, crowds, prompt_per_output, waits_little, waits_long
 
 _PREFILL_HEAVY = 15.0
+_LIGHT_STEP = 512
 _USUAL_CAPS = {1, 2, 4, 8, 16, 32, 48, 64, 96, 100, 128, 160, 192, 200, 256, 320, 384, 512, 768, 1000, 1024, 2048}
 
 
@@ -18,8 +19,10 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(SOME, f"{waiting:.0f} requests wait though only {kv:.0%} of the KV pool is in use")
     if waiting > 1.2 * n("waiting_before") + 2:
         yield Evidence(SOME, f"the queue grows, from {n('waiting_before'):.0f} to {waiting:.0f}")
+    if crowds(seen):
+        yield Evidence(SOME, f"more come than leave: {n('running_before'):.0f} to {n('running'):.0f} run")
     ratio = prompt_per_output(seen)
-    if ratio > _PREFILL_HEAVY and not waiting < 1:
+    if ratio > _PREFILL_HEAVY and not waiting < 1 and not n("step_tokens") < _LIGHT_STEP:
         yield Evidence(STRONG, f"{ratio:.0f} prompt tokens for each generated one: the work is prefill")
     elif ratio < 4 and "queue_s" in seen:
         yield Evidence(-WEAK, f"only {ratio:.2g} prompt tokens for each generated one")
@@ -27,9 +30,11 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(STRONG, f"steps are full: {n('step_tokens'):.0f} tokens of a budget of {n('chunk_tokens'):.0f}")
     elif n("step_tokens") > 2000:
         yield Evidence(SOME, f"{n('step_tokens'):.0f} tokens in the mean step: steps are mostly prefill")
+    elif n("step_tokens") < _LIGHT_STEP:
+        yield Evidence(-SOME, f"{n('step_tokens'):.0f} tokens in the mean step: prefill is not what fills it")
     if seen.says("ttft_linear_in_tokens", value=True):
         yield Evidence(STRONG, "TTFT grows in proportion to the prompt tokens in the batch, as compute-bound prefill does")
-    if queue > 0.5 * ttft and ttft > 0.5:
+    if waits_long(seen):
         yield Evidence(SOME, f"{queue / ttft:.0%} of TTFT is waiting")
     if n("ttft_growth") > 3 and n("ttft_growth") > 2 * n("tpot_growth"):
         yield Evidence(SOME, f"with load TTFT grows {n('ttft_growth'):.2g} ×, TPOT {n('tpot_growth'):.2g} ×")
@@ -41,9 +46,9 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
 def _not_waiting(seen: Observations) -> Iterator[Evidence]:
     """What speaks against any queue but one for KV."""
     n = seen.number
-    if n("waiting") < 1:
+    if n("waiting") < 1 and not crowds(seen):
         yield Evidence(-STRONG, "nobody waits")
-    if n("queue_s") < 0.1 * n("ttft_s"):
+    if waits_little(seen) and not crowds(seen):
         yield Evidence(-STRONG, f"waiting is {n('queue_s') / n('ttft_s'):.0%} of TTFT")
     if n("preemptions") > 0.02 * max(1.0, n("requests_finished")):
         yield Evidence(-STRONG, f"{n('preemptions'):.0f} preemptions: it is KV that runs out")
@@ -72,7 +77,7 @@ def _cap(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(STRONG, f"the client means {n('client_concurrency'):.0f} in flight, the server never has more than {running:.0f}")
     if n("queue_s") > 8 * n("prefill_s"):
         yield Evidence(SOME, f"waiting takes {n('queue_s') / n('prefill_s'):.0f} × as long as prefill: it is not prefill that is slow")
-    if prompt_per_output(seen) > _PREFILL_HEAVY:
+    if prompt_per_output(seen) > _PREFILL_HEAVY and not n("step_tokens") < _LIGHT_STEP:
         yield Evidence(-SOME, "the work is mostly prefill")
     if "client_concurrency" not in seen:
         yield from _not_waiting(seen)

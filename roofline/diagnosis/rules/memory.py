@@ -14,10 +14,10 @@ _MiB = 2**20
 def _kv(seen: Observations) -> Iterator[Evidence]:
     n = seen.number
     kv, running, waiting, lost = n("kv_usage"), n("running"), n("waiting"), n("preemptions")
-    if lost > 0.02 * max(1.0, n("requests_finished")):
-        yield Evidence(DECISIVE, f"{lost:.0f} preemptions" + _of(n("requests_finished"), "finished requests"))
-    elif lost > 0:
-        yield Evidence(SOME, f"{lost:.0f} preemptions" + _of(n("requests_finished"), "finished requests"))
+    if lost > 0:
+        share = lost / max(1.0, n("requests_finished"))
+        weight = SOME if share <= 0.02 else STRONG if share <= 0.15 else DECISIVE
+        yield Evidence(weight, f"{lost:.0f} preemptions" + _of(n("requests_finished"), "finished requests"))
     elif lost == 0:
         yield Evidence(-SOME, "no preemption")
     if kv > 0.95 and waiting >= 1:

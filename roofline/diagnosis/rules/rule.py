@@ -41,6 +41,23 @@ def compared(seen: Observations) -> bool:
     return any(name in seen for name in ratios)
 
 
+def waits_little(seen: Observations) -> bool:
+    """Whether requests start at once: a new one always waits for the step that runs, tens of milliseconds on a busy server."""
+    queue = seen.number("queue_s")
+    return queue < max(0.1 * seen.number("ttft_s"), 0.1)
+
+
+def waits_long(seen: Observations) -> bool:
+    """Whether most of TTFT is waiting, and long enough to matter."""
+    queue = seen.number("queue_s")
+    return queue > 0.5 * seen.number("ttft_s") and queue > 0.3
+
+
+def crowds(seen: Observations) -> bool:
+    """Whether more requests come than leave, so that ever more run."""
+    return seen.number("running") > 1.5 * seen.number("running_before") + 8
+
+
 def prompt_per_output(seen: Observations) -> float:
     """Prompt tokens for each generated one, from counters or lengths; NaN if unknown."""
     made = seen.number("generation_tokens")

@@ -1,0 +1,183 @@
+"""Where observations come from, and the command line: a live page, saved ones, load tests, complaints."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roofline.diagnosis import sources
+from roofline.diagnosis.rank import diagnose
+from roofline.diagnosis.results import read_result
+from roofline.diagnosis.rules import RULES
+from roofline.diagnosis.symptoms import SYMPTOMS
+from roofline.errors import InputError, RooflineError
+from tests.cli.conftest import Cli
+
+METRICS = Path(__file__).parents[1] / "data" / "metrics"
+
+
+def pair(name: str) -> list[str]:
+    return [str(METRICS / f"vllm_v1_{name}_{i}.prom") for i in (0, 1)]
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A server whose second /metrics page is a minute after its first."""
+    pages = iter([Path(path).read_bytes() for path in pair("kv_pressure")])
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            if self.path == "/metrics":
+                self.wfile.write(next(pages))
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+def test_a_url_is_read_twice(server: str) -> None:
+    waits: list[float] = []
+    seen, _ = sources.observe([server], 7.0, waits.append)
+    assert waits == [7.0]
+    assert seen.number("preemptions") == 48
+    assert diagnose(seen).first.label == "KV"
+
+
+def test_urls_that_do_not_answer(server: str) -> None:
+    with pytest.raises(RooflineError, match="404"):
+        sources.observe([f"{server}/other"], 1.0, lambda _: None)
+    with pytest.raises(InputError, match="http://HOST"):
+        sources.observe(["ftp://host/metrics"], 1.0, lambda _: None)
+
+
+def test_a_single_page_says_nothing_of_counters() -> None:
+    seen, notes = sources.observe(pair("kv_pressure")[1:], None)
+    assert "preemptions" not in seen
+    assert "ttft_s" not in seen
+    assert seen.number("running") == 110
+    assert "give two" in notes[0]
+
+
+def stage(concurrency: int, rate: float, ttft: float, tpot: float, *patterns: str, **more: Any) -> dict[str, Any]:
+    times = {
+        "ttft_s": {"p50": ttft, "p99": 2 * ttft, "mean": ttft},
+        "tpot_s": {"p50": tpot},
+        "itl_s": {"mean": tpot, "p50": tpot, "p99": tpot},
+    }
+    return {
+        "title": f"{concurrency} streams", "concurrency": concurrency, "requests_ok": 50, "requests_failed": 0,
+        "mean_in_flight": concurrency, "requests_per_s": rate, "output_tokens_per_s": 64 * rate,
+        "input_tokens": {"mean": 128}, "output_tokens": {"mean": 64},
+        "patterns": [{"name": name, "evidence": ""} for name in patterns or ("steady",)], **times, **more,
+    }  # fmt: skip
+
+
+def test_a_ladder_that_gains_nothing_is_not_batched() -> None:
+    result = {"stages": [stage(1, 1.0, 0.1, 0.01), stage(8, 1.1, 6.0, 0.01)], "client": {"trustworthy": True}}
+    found = diagnose(read_result(result, "run.json"))
+    assert (found.first.label, found.verdict) == ("NB", "cause")
+
+
+def test_a_ladder_with_the_servers_own_view() -> None:
+    server = {"queue_s": {"mean": 0.002, "n": 50}, "preemptions": 0.0, "client_minus_server_s": {"ttft_s": -0.001}}
+    result = {"stages": [stage(1, 1.0, 0.1, 0.01), stage(16, 14.0, 0.12, 0.011, server=server)], "client": {"trustworthy": True}}
+    found = diagnose(read_result(result, "run.json"))
+    assert found.verdict != "cause"
+    assert found.first.label == "NONE"
+
+
+@pytest.mark.parametrize("data", [{}, {"stages": []}, {"stages": [{}]}, {"stages": [{"ttft_s": {}, "requests_ok": 0}]}])
+def test_other_json_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="stages"):
+        read_result(data, "x.json")
+
+
+def test_command_answers_first(cli: Cli) -> None:
+    done = cli("diagnose", *pair("prefill_bound"), "--interval", "60", columns=80)
+    assert done.code == 0
+    assert done.out.startswith("Prefill is saturated")
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_command_as_json_and_csv(cli: Cli) -> None:
+    found = cli("diagnose", *pair("queue_slots"), "--json").json
+    assert found["verdict"] == "cause"
+    assert found["causes"][0]["label"] == "CAP"
+    assert {rule.label for rule in RULES} == {cause["label"] for cause in found["causes"]}
+    assert sum(cause["confidence"] for cause in found["causes"]) + found["unknown_confidence"] == pytest.approx(1)
+    assert found["observations"]["waiting"] == {"value": 180, "unit": "1", "source": "vllm:num_requests_waiting"}
+    assert cli("diagnose", *pair("queue_slots"), "--csv").out.startswith("label,confidence,title,supporting,opposing\nCAP,")
+
+
+def test_the_plan_tells_the_roof_from_overhead(cli: Cli) -> None:
+    """14 ms per token of 2 running requests: near the roof of a 8B model on an A100, far from that of a 1B model on an H200."""
+    large, small = (
+        cli("diagnose", *pair("underload_launch"), "--model", model, "-H", hardware, "--json").json
+        for model, hardware in (("llama-3.1-8b", "a100-sxm-80gb"), ("llama-3.2-1b", "h200-sxm"))
+    )
+    assert (large["verdict"], large["causes"][0]["label"]) == ("healthy", "NONE")
+    assert (small["verdict"], small["causes"][0]["label"]) == ("cause", "HOST")
+    assert small["observations"]["tpot_over_expected"]["value"] > 2 > large["observations"]["tpot_over_expected"]["value"]
+    assert "4 running in place of 2" in small["causes"][0]["predicted"][0]
+
+
+def test_a_knob_is_priced(cli: Cli) -> None:
+    found = cli("diagnose", *pair("kv_pressure"), "--model", "llama-3.1-8b", "-H", "a100-sxm-80gb", "--json").json
+    assert found["causes"][0]["label"] == "KV"
+    assert any("sequences of 4,600 tokens" in text for text in found["causes"][0]["predicted"])
+
+
+@pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.name)
+def test_a_symptom_asks_for_what_it_needs(cli: Cli, symptom: Any) -> None:
+    found = cli("diagnose", "--symptom", symptom.name, "--json").json
+    assert found["verdict"] == "unclear"
+    assert found["missing"] == list(symptom.wanted)
+    assert [cause["label"] for cause in found["causes"][: len(symptom.labels)]] == [
+        rule.label for rule in RULES if rule.label in symptom.labels
+    ]
+
+
+def test_what_is_known_can_be_told(cli: Cli) -> None:
+    told = ("--observe", "requests_one_by_one=yes", "--observe", "client_concurrency=32")
+    assert cli("diagnose", "--symptom", "one-fast-many-slow", *told, "--json").json["causes"][0]["label"] == "NB"
+    assert "kv_usage" in cli("diagnose", "--list-observations").out
+
+
+def test_a_client_that_failed_its_check_is_said(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"stages": [stage(1, 1, 0.1, 0.01)], "client": {"trustworthy": False}}))
+    done = cli("diagnose", file)
+    assert done.code == 4
+    assert "failed its own check" in done.out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "nothing to go by"),
+        (("nowhere.prom",), "no such file"),
+        (("--symptom", "slow"), "ttft-high"),
+        (("--observe", "speed=3"), "--list-observations"),
+        (("--observe", "running"), "NAME=VALUE"),
+        (("--observe", "running=many"), "number"),
+        (("--observe", "running=-1"), "negative"),
+        (("--observe", "cuda_graph=maybe"), "yes or no"),
+        (("--symptom", "ttft-high", "--model", "llama-3.1-8b"), "go together"),
+    ],
+)
+def test_wrong_usage(cli: Cli, args: tuple[str, ...], says: str) -> None:
+    done = cli("diagnose", *args)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
