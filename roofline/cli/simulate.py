@@ -112,6 +112,8 @@ def simulate(
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     levels = service_levels(goodput or [])
+    if not 0 < attainment <= 1:
+        raise InputError(f"--attainment {attainment}: the share of requests that must meet --goodput, above 0 and at most 1")
     the_model, device = load_model(model), load_hardware(hardware)
     parallel, precision = Parallel(tp=tp, pp=pp, ep=ep, dp=dp), Precision(weights=weights, kv=kv_dtype)
     lengths = asked.Lengths(input_len, output_len, length_variation, shared_prefix_len, prefix_groups)

@@ -39,6 +39,8 @@ class Lengths:
     groups: int = 1
 
     def __post_init__(self) -> None:
+        if not 0 <= self.variation <= 100:
+            raise InputError(f"length variation {self.variation}: standard deviation over mean, 0 to 100")
         if self.shared_prefix > self.input_len:
             raise InputError(f"a shared prefix of {self.shared_prefix} tokens is longer than the input of {self.input_len}")
 
