@@ -36,7 +36,7 @@ COMMANDS: dict[str, str] = {
     "validate": "Theory against this machine, with verdicts.",
     "engine": "Run a workload on the reference engine.",
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
-    "diagnose": "Why is this server slow: ranked causes from metrics, logs or a load test.",
+    "diagnose": "Why is this server slow? Ranked causes with evidence.",
     "mock": "A streaming server that knows the truth, for testing clients.",
 }
 
