@@ -69,7 +69,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
     "deepseek-ai--DeepSeek-V4-Pro": {"name": "deepseek-v4-pro"},
     "nvidia--DeepSeek-V4-Pro-NVFP4": {"name": "deepseek-v4-pro-nvfp4"},
     "sgl-project--DeepSeek-V4-Pro-FP8": {"name": "deepseek-v4-pro-fp8"},
-    "zai-org--GLM-5": {"name": "glm-5"},
+    "zai-org--GLM-5": {"name": "glm-5", "hf_ids": ["zhipuai/GLM-5"]},
     "zai-org--GLM-5-FP8": {"name": "glm-5-fp8"},
     "nvidia--GLM-5-NVFP4": {"name": "glm-5-nvfp4"},
     "zai-org--GLM-5.1": {"name": "glm-5.1"},

@@ -1,0 +1,180 @@
+"""Serving rows of a table: TTFT, TPOT and tokens per second of each, with bound and interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roofline.errors import InputError, RooflineError
+from roofline.ledger import Parallel, Precision
+from roofline.profiles.calibration import CalibrationBlock, shipped
+from roofline.profiles.catalog import load_hardware
+from roofline.serving.passes import Passes, price_passes
+from roofline.serving.recipes import as_served, count, engine_name, family, layout, precision_of, word
+from roofline.serving.steady import Asked, Constants, Float, Loads, Steady, at_batch, loads, settle
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURES = ("ttft_s", "tpot_s", "output_tokens_per_s")
+_NUMBERS = ("bound", "expected", "low", "high")
+_MEAN_LENGTH = 0.9  # InferenceX draws lengths from 80 to 100 % of the nominal ones
+_ROUNDS = 10.0  # requests measured, in multiples of the concurrency
+_WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
+_SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Words by which constants are looked up: engine, device, model and its family, precision.
+
+    apart: "tp" or "dp", how the decode pool of a disaggregated deployment splits attention; "" where prompts share the devices.
+    """
+
+    engine: str
+    hardware: str
+    model: str
+    family: str
+    precision: str
+    apart: str = ""
+
+    def block_keys(self) -> tuple[tuple[str, str, str], ...]:
+        """(software, kernel, dtype) of a block: of this model on this device, of its family there, of the engine."""
+        own, kin = f"{self.hardware} {self.model}", f"{self.hardware} {self.family}"
+        if self.apart:
+            pool = f"disaggregated-{self.apart}"
+            return (self.engine, f"{own} {pool}", self.precision), (self.engine, pool, ""), (self.engine, "", "")
+        return (self.engine, own, self.precision), (self.engine, kin, self.precision), (self.engine, "", "")
+
+
+LEVELS = ("model", "stack", "engine")
+
+
+def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
+    """Columns ttft_s_*, tpot_s_*, output_tokens_per_s_* (bound, expected, low, high), `calibration`, `error` for serving rows.
+
+    Columns read: model, hardware, software, isl, osl, concurrency, and tp, attention_dp, ep, gemm_dtype, moe_dtype, kv_dtype,
+    precision, num_requests, max_num_seqs where given; disaggregated rows (mode disagg) the prefill_* and decode_* ones. Means over
+    a closed loop of 10 × concurrency requests that start together, unless num_requests says otherwise. Rates are of all GPUs; their
+    bound is the highest rate, and low ≤ expected ≤ high as for times. hot is ignored: a model's weights never fit a cache.
+    Not counted: tokenisation and network beyond what fitted runs had, prefix hits, speculation, transfer of KV between pools.
+    """
+    import pandas as pd
+
+    found = pd.DataFrame({"calibration": "", "error": ""}, index=table.index)
+    for name in (f"{measure}_{number}" for measure in MEASURES for number in _NUMBERS):
+        found[name] = np.nan
+    places, asked, stacks = [], list[Asked](), list[Stack]()
+    for place, row in zip(table.index, table.to_dict("records"), strict=True):
+        try:
+            one, stack = read_row(row)
+        except RooflineError as error:
+            found.loc[place, "error"] = str(error)
+            continue
+        places.append(place)
+        asked.append(one)
+        stacks.append(stack)
+    if asked:
+        for name, values in _predicted(asked, stacks).items():
+            found.loc[places, name] = values
+    return found
+
+
+def _predicted(asked: Sequence[Asked], stacks: Sequence[Stack]) -> dict[str, Any]:
+    chosen = [choose(stack) for stack in stacks]
+    load = loads(asked)
+    state, ttft = settle(load, Constants.stacked([block.constants for _, block in chosen]))
+    bound = bounds(load, state)
+    values: dict[str, Any] = {"calibration": [block.label for _, block in chosen]}
+    for measure, expected, least in (("ttft_s", ttft, bound[0]), ("tpot_s", state.tpot_s, bound[1])):
+        quantiles = np.array([_quantiles(level, block, measure) for level, block in chosen])
+        expected = np.maximum(expected, least)
+        low = np.maximum(expected * np.exp(quantiles[:, 0]), least)
+        values |= dict(zip((f"{measure}_{n}" for n in _NUMBERS), (least, expected, low, expected * np.exp(quantiles[:, 1])), strict=True))
+    concurrency = np.array([one.concurrency for one in asked])
+    for number, opposite in zip(_NUMBERS, ("bound", "expected", "high", "low"), strict=True):
+        latency = values[f"ttft_s_{opposite}"] + load.output_len * values[f"tpot_s_{opposite}"]
+        values[f"output_tokens_per_s_{number}"] = concurrency * load.output_len / latency
+    return values
+
+
+def bounds(load: Loads, state: Steady) -> tuple[Float, Float]:
+    """Least TTFT and TPOT, seconds: one prompt, and a decode step at the running batch, each at full peak and bandwidth."""
+    return load.prompt_bound_s, np.asarray(at_batch(load.decode_bound_s, state.running))
+
+
+def _quantiles(level: str, block: CalibrationBlock, measure: str) -> tuple[float, float]:
+    low, high = block.interval_log_quantiles[measure]
+    return min(low, 0.0), max(high, 0.0)
+
+
+@lru_cache(maxsize=1)
+def _blocks() -> dict[tuple[str, str, str], CalibrationBlock]:
+    return {(block.software, block.kernel, block.dtype): block for block in shipped("serving")}
+
+
+def choose(stack: Stack, blocks: Mapping[tuple[str, str, str], CalibrationBlock] | None = None) -> tuple[str, CalibrationBlock]:
+    """(level, block) of the nearest constants of a stack. Raises InputError for an engine that was never measured."""
+    known = _blocks() if blocks is None else blocks
+    for level, key in zip(LEVELS, stack.block_keys(), strict=True):
+        if key in known:
+            return level, known[key]
+    engines = sorted({software for software, kernel, _ in known if not kernel})
+    raise InputError(f"software: no serving constants of {stack.engine!r}; known: {', '.join(engines)}")
+
+
+def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
+    """A row of a table, priced. Raises InputError that names the column, ShardError, UnknownNameError."""
+    for name in ("model", "hardware", "software"):
+        if not word(row, name):
+            raise InputError(f"{name}: is empty")
+    engine, hardware = engine_name(word(row, "software")), load_hardware(word(row, "hardware"))
+    gemm, moe = word(row, "gemm_dtype"), word(row, "moe_dtype")
+    served = (word(row, "model"), gemm, moe, hardware.id, engine)
+    share = _MEAN_LENGTH if word(row, "origin").startswith("inferencex") else 1.0
+    lengths = share * count(row, "isl", None), share * count(row, "osl", None)
+    precision = precision_of(row)
+    if word(row, "mode") == "disagg":
+        passes = [_passes(*served, layout(row, side), precision, *lengths) for side in ("prefill", "decode")]
+        workers = (count(row, "prefill_num_workers", None), count(row, "decode_num_workers", None))
+    else:
+        passes, workers = [_passes(*served, layout(row), precision, *lengths)] * 2, None
+    concurrency = count(row, "concurrency", None)
+    most = row.get("max_num_seqs")
+    asked = Asked(
+        engine, passes[1], passes[0], float(concurrency), *lengths, _rounds(row, concurrency), workers,
+        np.inf if most is None or most != most else float(count(row, "max_num_seqs")),
+    )  # fmt: skip
+    model = as_served(served[0], "", "")
+    name = _SEEN_WITH.get(model.name, model.name)
+    apart = "" if workers is None else "dp" if passes[1].dp > 1 else "tp"
+    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", apart)
+
+
+def _rounds(row: Mapping[Any, Any], concurrency: int) -> float:
+    """Requests measured over concurrency: as stated, else 10; one burst in the gap analyses of SGLang that sent Qwen3."""
+    if (stated := row.get("num_requests")) is not None and stated == stated:
+        return max(count(row, "num_requests") / concurrency, 1.0)
+    one_burst = word(row, "origin") == "gap_analysis" and engine_name(word(row, "software")) == "sglang"
+    return 1.0 if one_burst and "llama" not in word(row, "model").lower() else _ROUNDS
+
+
+@lru_cache(maxsize=4096)
+def _passes(
+    model: str,
+    gemm: str,
+    moe: str,
+    hardware: str,
+    engine: str,
+    parallel: Parallel,
+    precision: Precision,
+    input_len: float,
+    output_len: float,
+) -> Passes:
+    device = load_hardware(hardware)
+    served = as_served(model, gemm, moe, "fp4" in device.peaks)
+    return price_passes(served, device, engine, parallel, precision, input_len, output_len)
