@@ -141,6 +141,8 @@ def significant(value: float, digits: int = 3) -> str:
     """`value` with `digits` significant digits, never in exponent form between 1e-4 and 1e15; an integer stays one."""
     if value == 0:
         return "0"
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else f"{'-' if value < 0 else ''}∞"
     if digits >= 17:
         return repr(value)
     exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))

@@ -129,3 +129,8 @@ def test_every_accepted_unit_has_one_meaning(kind: str, data: st.DataObject) -> 
 @given(st.floats(min_value=1e-6, max_value=1e14), st.integers(1, 6))
 def test_significant_keeps_that_many_digits(value: float, digits: int) -> None:
     assert float(units.significant(value, digits).replace(",", "")) == pytest.approx(value, rel=0.5001 * 10 ** (1 - digits))
+
+
+@pytest.mark.parametrize(("value", "text"), [(float("inf"), "∞"), (float("-inf"), "-∞"), (float("nan"), "–")])
+def test_significant_of_what_is_no_number(value: float, text: str) -> None:
+    assert units.significant(value) == text

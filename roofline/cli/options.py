@@ -40,7 +40,7 @@ ModelName = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=complete_model,
-        help="A profile name or hub id of the catalogue, a YAML file, or a folder or file with a config.json.",
+        help="A profile name or hub id of the catalogue, a YAML or .gguf file, a folder or file with a config.json, or hf:OWNER/NAME.",
     ),
 ]
 HardwareName = Annotated[

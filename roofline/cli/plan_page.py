@@ -88,7 +88,7 @@ def _answer(plan: Plan) -> Iterator[str]:
         f"which is {units.format(last.tokens_per_s, 'token_rate')} of output."
     )
     if plan.need is not None:
-        count = f"{plan.need.gpus} GPU" + ("s" if plan.need.gpus > 1 else "")
+        count = f"{plan.need.gpus:,} GPU" + ("s" if plan.need.gpus > 1 else "")
         yield f"The load needs {count}."
     elif not plan.meets_load:
         yield f"The service level cannot be met: {missed_alone(plan.setup, load)}."
@@ -218,10 +218,11 @@ def _need(plan: Plan) -> Iterator[str]:
         return
     point = need.point
     each = f"{plan.setup.parallel.gpus} GPU" + ("s" if plan.setup.parallel.gpus > 1 else "")
-    yield f"{need.replicas} replica{'s' if need.replicas > 1 else ''} of {each}; what keeps one from taking more: {need.binding}."
+    yield f"{need.replicas:,} replica{'s' if need.replicas > 1 else ''} of {each}; what keeps one from taking more: {need.binding}."
     yield (
-        f"{need.request_rate:.3g} requests per second, {need.concurrency:.3g} in flight; each replica runs batch {point.batch:,}: "
-        f"TTFT {_time(point.ttft_s)} without a queue, TPOT {_time(point.tpot_s)} with the prefills of others in between."
+        f"{units.significant(need.request_rate)} requests per second, {units.significant(need.concurrency)} in flight; "
+        f"each replica runs batch {point.batch:,}: TTFT {_time(point.ttft_s)} without a queue, "
+        f"TPOT {_time(point.tpot_s)} with the prefills of others in between."
     )
     if plan.cost is not None:
         price = plan.cost.price

@@ -74,10 +74,10 @@ def _quantity(unit: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-Bytes = Annotated[float, Field(gt=0), _quantity("bytes")]
-Bandwidth = Annotated[float, Field(gt=0), _quantity("bandwidth")]
-FlopRate = Annotated[float, Field(gt=0), _quantity("flop_rate")]
-Hertz = Annotated[float, Field(gt=0), _quantity("frequency")]
+Bytes = Annotated[float, Field(ge=1), _quantity("bytes")]
+Bandwidth = Annotated[float, Field(ge=1), _quantity("bandwidth")]
+FlopRate = Annotated[float, Field(ge=1), _quantity("flop_rate")]
+Hertz = Annotated[float, Field(ge=1), _quantity("frequency")]
 Watt = Annotated[float, Field(gt=0), _quantity("power")]
 Count = Annotated[int, Field(gt=0), _quantity("count")]
 

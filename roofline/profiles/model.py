@@ -127,6 +127,12 @@ class Model(Spec):
             dtype(name)
         return value
 
+    @field_validator("order")
+    @classmethod
+    def _order_can_be_read(cls, value: str) -> str:
+        expand_order(value)
+        return value
+
     @model_validator(mode="after")
     def _order_names_layers(self) -> Model:
         used = set(self.stack).union(*(extra.stack for extra in self.extras))

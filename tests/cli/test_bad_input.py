@@ -175,3 +175,22 @@ def test_a_folder_whose_name_the_locale_cannot_read(tmp_path: Path, locale: str)
     done = subprocess.run(program, capture_output=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"]["name"] == "ünï\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("order", ["999999999*dense", "((32*dense", "0*dense", "4000*(4000*dense)"])
+def test_an_order_that_cannot_be_read_has_its_line(cli: Cli, tmp_path: Path, order: str) -> None:
+    shipped = (CHECKOUT / "modelprofiles" / "llama-3.1-8b.yaml").read_text()
+    path = _file(tmp_path, "m.yaml", shipped.replace("32*dense", order))
+    assert f"m.yaml:{shipped.count(chr(10))}:order: " in refused(cli, "plan", path, *H100)
+
+
+@pytest.mark.parametrize("bandwidth", ["1e-300 B/s", "0 B/s", "0.5 B/s"])
+def test_a_device_slower_than_a_byte_per_second(cli: Cli, tmp_path: Path, bandwidth: str) -> None:
+    shipped = (CHECKOUT / "hwprofiles" / "h100-sxm.yaml").read_text()
+    path = _file(tmp_path, "slow.yaml", shipped.replace("3.35 TB/s", bandwidth))
+    assert "memory_bandwidth: Input should be greater than or equal to 1" in refused(cli, "plan", "llama-3.1-8b", "-H", path)
+
+
+@pytest.mark.parametrize("load", [("--request-rate", "1e300"), ("--request-rate", "1e-300"), ("--users", "1", "--think-time", "1e308")])
+def test_loads_beyond_reason(cli: Cli, load: tuple[str, ...]) -> None:
+    assert "between" in refused(cli, "plan", "llama-3.1-8b", *H100, *load)
