@@ -94,7 +94,7 @@ def diagnose(
     inputs = {"source": source or [], "symptom": symptom_name or None, "observe": observed or [], "model": model or None,
               "hardware": hardware or None}  # fmt: skip
     page = diagnose_page.page(found, seen, complaint, bought, notes)
-    data = _document(found, seen, complaint, bought) | {"notes": notes}
+    data = _document(found, seen, complaint, bought) | {"notes": [*notes, *diagnose_page.remarks(seen)]}
     code = 4 if seen.says("client_trustworthy", value=False) else 0
     assumptions = expected.assumptions if expected else ()
     emit(Answer("diagnose", inputs, data, diagnose_page.table(found), page, assumptions, code), **form)  # type: ignore[arg-type]

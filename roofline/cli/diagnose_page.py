@@ -54,12 +54,23 @@ def page(
         blocks += [Heading("Observed"), Table(columns, rows)]
     pattern = PATTERNS.get(seen.text("pattern"))
     if pattern is not None:
-        blocks.append(Paragraph(f"over time: {pattern.name}: {pattern.meaning}", bullet="·"))
-    if seen.says("client_trustworthy", value=False):
-        notes = [*notes, "the load client failed its own check: it may have shaped these numbers"]
+        blocks.append(Paragraph(f"over time: {pattern.name}: {pattern.meaning} (known for {', '.join(pattern.labels)})", bullet="·"))
+    notes = [*notes, *remarks(seen)]
     if notes:
         blocks += [Heading("Notes"), *(Paragraph(note, bullet="·") for note in notes)]
     return blocks
+
+
+def remarks(seen: Observations) -> Iterator[str]:
+    """What a reader of the observations should know, whatever the cause."""
+    if seen.says("client_trustworthy", value=False):
+        yield "the load client failed its own check: it may have shaped these numbers"
+    if seen.number("engine_restarts") > 0:
+        yield "counters fell between the two pages: an engine was restarted; what it counted before that is lost"
+    if seen.number("engine_imbalance") > 1.5:
+        yield f"one engine has {seen.number('engine_imbalance'):.2g} × the mean of requests: look at the routing between the engines"
+    if seen.number("requests_rejected") > 0:
+        yield f"{seen.number('requests_rejected'):.0f} requests were turned away, aborted or failed"
 
 
 def _verdict(found: Diagnosis, complaint: Symptom | None) -> Iterator[Block]:

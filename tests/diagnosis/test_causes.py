@@ -99,6 +99,15 @@ def test_a_full_pool_alone_proves_nothing() -> None:
                                   "output_length": 2})).first.label == "PQ"  # fmt: skip
 
 
+@pytest.mark.parametrize("load", [1, 2, 4])
+def test_a_prefix_cache_that_is_off_is_suspected_from_metrics_alone(load: float) -> None:
+    off = 'vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0",num_gpu_blocks="9000"} 1.0\n'
+    pages = [page + off for page in Server(load=load, prompt=4096, output=128).pages()]
+    found = diagnose(families.observe(*(families.read(page.splitlines(), "page") for page in pages)))
+    assert found.first.label == "PFX"
+    assert found.verdict == "unclear"  # whether prompts share anything, only the user knows
+
+
 def test_every_cause_can_be_found() -> None:
     labels = {of_case(case).first.label for case in CASES} | {"HOST", "FIX", "NONE"}
     assert labels == {cause.label for cause in diagnose(Observations()).causes}

@@ -181,3 +181,12 @@ def test_wrong_usage(cli: Cli, args: tuple[str, ...], says: str) -> None:
     done = cli("diagnose", *args)
     assert (done.code, done.out) == (2, "")
     assert says in done.err
+
+
+def test_restarts_and_imbalance_are_said(cli: Cli, tmp_path: Path) -> None:
+    for number, tokens in enumerate((900, 100)):
+        busy = "".join(f'vllm:num_requests_running{{engine="{i}"}} {n}\n' for i, n in enumerate((40, 2)))
+        (tmp_path / f"{number}.prom").write_text(f"{busy}vllm:prompt_tokens_total {tokens}\n")
+    notes = cli("diagnose", tmp_path / "0.prom", tmp_path / "1.prom", "--json").json["notes"]
+    assert any("restarted" in note for note in notes)
+    assert any("1.9 × the mean" in note for note in notes)

@@ -42,7 +42,7 @@ def _healthy(seen: Observations) -> Iterator[Evidence]:
     if "oom_requested_bytes" in seen or seen.says("waits_forever", value=True):
         yield Evidence(-DECISIVE, "there was an error")
     if seen.says("prefix_caching", value=False) and n("prefill_s") > 0.5 * n("ttft_s"):
-        yield Evidence(-SOME, "TTFT is mostly prefill, with the prefix cache off")
+        yield Evidence(-STRONG, "TTFT is mostly prefill, with the prefix cache off")
     if compared(seen):
         yield Evidence(-SOME, "a comparison is being asked about")
 
