@@ -67,7 +67,7 @@ def kv(
 def _rows(model: Model, layouts: str, tokens: int, parallel: Parallel, precision: Precision) -> Iterator[dict[str, Any]]:
     """The model as shipped, then as each layout of the comma-separated list."""
     yield _row(model, "as shipped", tokens, parallel, precision)
-    for layout in filter(None, (part.strip() for part in layouts.split(","))):
+    for layout in (part.strip() for part in layouts.split(",") if layouts):
         yield _row(with_layout(model, layout), layout, tokens, parallel, precision)
 
 

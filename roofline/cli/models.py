@@ -37,6 +37,9 @@ LAYERS = (
 )
 
 
+ACTIVE = "active: the parameters that one token multiplies; experts it does not choose and the input embedding, a lookup, are not."
+
+
 @app.command("list")
 def list_(
     contains: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only models whose name or hub id has this text.")] = "",
@@ -52,6 +55,7 @@ def list_(
     table = Table(LIST, rows, more=("hf_ids", "model_type"))
     blocks: list[Block] = [
         table,
+        Paragraph(ACTIVE, style="dim"),
         Paragraph(f"{len(rows)} models; any config.json works too: `roofline models import CONFIG`.", style="dim"),
     ]
     emit(Answer("models list", {"contains": contains}, {"models": rows}, table, blocks), as_json=as_json, as_csv=as_csv, path=output)
@@ -126,7 +130,12 @@ def _described(command: str, model: Model, inputs: dict[str, Any]) -> Answer:
     for extra, weights in zip(model.extras, held, strict=True):
         how = "loaded" if extra.loaded else "not loaded"
         blocks.append(Paragraph(f"Beside the text model: {extra.name}, {weights.parameters:,} parameters, {how} by engines. {extra.note}"))
-    blocks += [Paragraph(""), Paragraph(f"Source: {model.source}", style="dim"), *assumed(model.assumptions)]
+    blocks += [
+        Paragraph(""),
+        Paragraph(ACTIVE, style="dim"),
+        Paragraph(f"Source: {model.source}", style="dim"),
+        *assumed(model.assumptions),
+    ]
     data = summary | {
         "hf_ids": model.hf_ids,
         "weight_bytes_by_part": by_part,

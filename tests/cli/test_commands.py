@@ -292,6 +292,12 @@ def test_hardware_list_filters(cli: Cli) -> None:
     assert "a100-sxm-80gb" not in ids
 
 
+def test_a_layout_without_a_name_is_refused(cli: Cli) -> None:
+    for layouts in (",", "mha,,mqa"):
+        done = cli("kv", "llama-3.1-8b", "--as", layouts)
+        assert (done.code, "unknown attention layout ''" in done.err) == (2, True)
+
+
 def test_a_hybrid_says_what_a_sequence_takes(cli: Cli) -> None:
     """48 states of 3,207,168 bytes and 16 layers of 4,096 bytes per token: the page shows both, not one slope."""
     page = " ".join(cli("plan", "qwen3.5-27b", "-H", "h200-sxm").out.split())
