@@ -35,7 +35,7 @@ GROUPS = (
 )
 ROWS = (
     Column("group", "group"),
-    Column("target", "what", most=52),
+    Column("label", "what", most=56),
     Column("verdict", "verdict"),
     Column("measured_s", "measured", "time"),
     Column("expected_s", "expected", "time"),
@@ -43,7 +43,18 @@ ROWS = (
     Column("high_s", "high", "time", drop=2),
     Column("attribution", "what explains it", drop=1, most=48),
 )
-MORE = ("judged", "bound_s", "measured_low_s", "measured_high_s", "samples", "why", "this_run_error", "shipped_error", "uncalibrated_error")
+MORE = (
+    "target",
+    "judged",
+    "bound_s",
+    "measured_low_s",
+    "measured_high_s",
+    "samples",
+    "why",
+    "this_run_error",
+    "shipped_error",
+    "uncalibrated_error",
+)
 STYLE = {"PASS": "green", "FAIL": "red", "AMBIGUOUS": "yellow"}
 
 

@@ -8,7 +8,7 @@ from roofline.charts.chart import Chart
 from roofline.report.document import Answer, Block, Code, Column, Document, Facts, Picture, Section, Text, grid
 from roofline.validation.compare import Validation
 from roofline.validation.predictions import THIS_RUN
-from roofline.validation.verdicts import TARGETS
+from roofline.validation.verdicts import GroupVerdict
 
 
 def tell(found: Validation, command: str = "") -> Document:
@@ -19,7 +19,7 @@ def tell(found: Validation, command: str = "") -> Document:
         title=f"{run['model']} on {run['device']}: theory against the machine",
         subtitle=f"{run['dtype']} · {run['threads']} threads · {_clock(found)} · roofline {__version__}",
         verdict=_verdict(found),
-        answers=[_answer(group) for group in (g.to_json() for g in found.groups)],
+        answers=[_answer(group) for group in found.groups],
         sections=[
             _health(found),
             _groups(found),
@@ -84,11 +84,11 @@ def _verdict(found: Validation) -> str:
     return f"{found.verdict}.{trust}"
 
 
-def _answer(group: dict[str, object]) -> Answer:
-    error = group[f"{THIS_RUN}_median_error"]
-    value = f"{group['verdict']}" + (f", {100 * float(str(error)):.1f} % median error" if error is not None else "")
-    target = TARGETS.get(str(group["group"]))
-    return Answer(str(group["group"]), value, f"{group['rows']} rows" + (f"; aim ≤ {100 * target:.0f} %" if target else ""))
+def _answer(group: GroupVerdict) -> Answer:
+    error = group.median_error.get(THIS_RUN)
+    aim = f", aim ≤ {100 * group.target:.0f} %" if group.target else ""
+    value = group.word if error is None else f"{100 * error:.1f} %"
+    return Answer(group.group, value, f"{group.word}: median error of {group.rows} rows{aim}")
 
 
 def _health(found: Validation) -> Section:
@@ -97,8 +97,8 @@ def _health(found: Validation) -> Section:
     facts += [(f"{dtype} products", units.format(rate, "flop_rate")) for dtype, rate in sorted(f.gemm.items())]
     facts += [("a call or launch", units.format(f.launch_s, "time") if f.launch_s else "not measured")]
     facts += [
-        ("change of the same shape over the run", f"{f.drift:.0%}"),
-        ("spread of half of the cases", f"above {f.spread:.0%} (IQR / median)"),
+        ("drift", f"{f.drift:.0%} of the same shape over the run"),
+        ("spread", f"{f.spread:.0%} (IQR / median of half of the cases)"),
     ]
     facts += [("load", f"{f.load:.1f}")] if f.load is not None else []
     facts += [("GPU", "not measured: none was at hand")] if f.kind == "cpu" else []
@@ -121,7 +121,7 @@ def _groups(found: Validation) -> Section:
 
 def _rows(found: Validation) -> Section:
     columns = [
-        Column("group", "group"), Column("what", "target"), Column("verdict", "verdict"), Column("measured", "measured_s", "time"),
+        Column("group", "group"), Column("what", "label"), Column("verdict", "verdict"), Column("measured", "measured_s", "time"),
         Column("n", "samples", "integer"), Column("expected", "expected_s", "time"), Column("low", "low_s", "time"),
         Column("high", "high_s", "time"),
         Column("error", "this_run_error", "percent"), Column("what explains it", "attribution"),

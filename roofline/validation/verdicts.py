@@ -57,6 +57,7 @@ class Row:
         row: dict[str, Any] = {
             "group": self.group,
             "target": self.target,
+            "label": label(self.target),
             "verdict": self.verdict.word,
             "measured_s": self.measured.median_s,
         }
@@ -68,6 +69,19 @@ class Row:
             found = self.predictions.get(basis)
             row |= {f"{basis}_expected_s": found.expected_s if found else None, f"{basis}_error": self.error(basis)}
         return row
+
+
+def label(target: str) -> str:
+    """A target in few words: gemm/fp32/m=1,n=768,k=768/cold → gemm m=1 n=768 k=768; what is usual is left out."""
+    parts = target.split("/")
+    sizes = next((part for part in parts if "=" in part), "")
+    if not sizes:
+        return " ".join(parts)
+    kept = [size for size in sizes.split(",") if size not in _USUAL and not size.startswith("kv_dtype")]
+    return " ".join([parts[0].replace("_", " "), *kept])
+
+
+_USUAL = ("window=0", "past_tokens=0", "past=0", "kernel=flash")
 
 
 def judge(prediction: Prediction, measured: Measured) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roofline.validation.predictions import SHIPPED, THIS_RUN, Prediction
-from roofline.validation.verdicts import AMBIGUOUS, FAIL, PASS, Measured, Row, attribute, judge, judge_groups, overall
+from roofline.validation.verdicts import AMBIGUOUS, FAIL, PASS, Measured, Row, attribute, judge, judge_groups, label, overall
 
 
 def prediction(expected: float = 1.0, basis: str = THIS_RUN, bound: float = 0.5, **parts: float) -> Prediction:
@@ -59,3 +59,16 @@ def test_a_slow_step_is_laid_at_the_door_of_the_kernel_that_is_slow() -> None:
 def test_what_no_kernel_explains_is_the_engine() -> None:
     cause, _ = attribute(1.4, prediction(1.0, qkv=0.5, engine=0.5), {"qkv": 0.51})
     assert cause.startswith("launches, element-wise work and host: 28% more")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("gemm/fp32/m=1,n=768,k=768/cold", "gemm m=1 n=768 k=768"),
+        ("decode/batch=4,new=1,past=256", "decode batch=4 new=1 past=256"),
+        ("trace/ttft/p90", "trace ttft p90"),
+        ("decode_attention/fp32/batch=1,context=8,window=0,kv_dtype=fp32,kernel=flash/cold", "decode attention batch=1 context=8"),
+    ],
+)
+def test_targets_are_told_in_few_words(target: str, words: str) -> None:
+    assert label(target) == words
