@@ -134,7 +134,7 @@ def _capacity(plan: Plan) -> str:
     longest, wanted = memory.largest_model_len, memory.settings.max_model_len
     if longest < wanted:
         return f"{text} The longest sequence that fits has {longest:,} tokens: start with --max-model-len {longest} or less."
-    return f"{text} A sequence of {wanted:,} tokens, the longest allowed, fits {memory.max_sequences():,} times."
+    return f"{text} A sequence of {wanted:,} tokens, the longest allowed, fits {_times(memory.max_sequences())}."
 
 
 def _unlike_layers(plan: Plan) -> str:
@@ -239,6 +239,10 @@ def _size(value: float) -> str:
 
 def _time(value: Any) -> str:
     return units.format(float(value), "time")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _between(low_s: Any, high_s: Any) -> str:
