@@ -75,8 +75,8 @@ MEASURES = (
     Measure("kernel time", "seconds", "{}_s"),
     Measure("prefill rate", "prefill_tok_s", "prefill_tok_s_{}", rate=True),
     Measure("decode rate", "decode_tok_s", "decode_tok_s_{}", rate=True),
-    Measure("ttft", "ttft_ms", "ttft_s_{}", 1e-3),
-    Measure("tpot", "tpot_ms", "tpot_s_{}", 1e-3),
+    Measure("TTFT", "ttft_ms", "ttft_s_{}", 1e-3),
+    Measure("TPOT", "tpot_ms", "tpot_s_{}", 1e-3),
     Measure("output rate", "output_tokens_per_s", "output_tokens_per_s_{}", rate=True),
 )
 

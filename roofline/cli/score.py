@@ -94,7 +94,7 @@ def _listed(rows: Any) -> list[dict[str, Any]]:
 def _page(rows: list[dict[str, Any]], fast: list[dict[str, Any]]) -> Iterable[Block]:
     for measure, by in dict.fromkeys((row["measure"], row["by"]) for row in rows):
         part = [row for row in rows if (row["measure"], row["by"]) == (measure, by)]
-        yield Heading(f"{measure}, by {by}".capitalize())
+        yield Heading(f"{measure[0].upper()}{measure[1:]}, by {by}")
         yield Table((*(Column(word, word) for word in by.split(" × ")), *FIGURES), part)
     if fast:
         yield Heading(f"{len(fast):,} rows are faster than their hard bound: mislabelled, or timed wrongly")
