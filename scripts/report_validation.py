@@ -14,6 +14,7 @@ from pathlib import Path
 from roofline.report import write
 from roofline.report.validation import tell
 from roofline.validation.compare import Validation, assemble
+from roofline.validation.verdicts import GroupVerdict
 
 
 def regenerate(folder: Path) -> Validation:
@@ -27,30 +28,39 @@ def regenerate(folder: Path) -> Validation:
 def agreement(folders: Sequence[Path], runs: Sequence[Validation]) -> str:
     """Verdicts and errors of several runs side by side."""
     first = runs[0]
+    found = [{group.group: group for group in run.groups} for run in runs]
+    names = list(dict.fromkeys(name for groups in found for name in groups))
     lines = [
         f"# {first.run['model']} on {first.run['device']}: {len(runs)} runs",
         "",
         "Written by `python scripts/report_validation.py` from the records; a GPU was not at hand: not measured.",
         "",
-        "| run | load | drift of the same shape | trustworthy | verdict | " + " | ".join(g.group for g in first.groups) + " |",
-        "|---" * (5 + len(first.groups)) + "|",
+        f"| run | load | drift | trustworthy | verdict | {' | '.join(names)} |",
+        "|---" * (5 + len(names)) + "|",
     ]
-    for folder, run in zip(folders, runs, strict=True):
-        cells = [f"{g.word} ({_percent(g.median_error.get('this_run'))})" for g in run.groups]
+    for folder, run, groups in zip(folders, runs, found, strict=True):
+        cells = [_cell(groups.get(name)) for name in names]
         load = f"{run.facts.load:.1f}" if run.facts.load is not None else "–"
         trust = "yes" if run.trustworthy else "no"
-        lines.append(
-            f"| [{folder.name}]({folder.name}/README.md) | {load} | {run.facts.drift:.0%} | {trust} | {run.verdict} | {' | '.join(cells)} |"
-        )
-    names = [g.group for g in first.groups]
-    same = [name for name in names if len({g.word for run in runs for g in run.groups if g.group == name}) == 1]
+        row = [f"[{folder.name}]({folder.name}/README.md)", load, f"{run.facts.drift:.0%}", trust, run.verdict, *cells]
+        lines.append(f"| {' | '.join(row)} |")
+    same = [name for name in names if len({groups[name].word if name in groups else None for groups in found}) == 1]
+    apart = [name for name in names if name not in same]
+    lines += ["", f"All runs agree on: {', '.join(same) or 'nothing'}." + (f" Not on: {', '.join(apart)}." if apart else "")]
     lines += [
         "",
-        f"The runs agree on {', '.join(same) or 'nothing'}"
-        + (f"; not on {', '.join(n for n in names if n not in same)}." if len(same) < len(names) else "."),
+        "In brackets: median error of predictions from constants of other shapes of the same run. Drift: how much the same shape changed.",
     ]
-    lines += ["", "In brackets: median error of predictions from constants of other shapes of the same run."]
+    if not all(run.trustworthy for run in runs):
+        lines += [
+            "",
+            "Preliminary: not every run can be trusted, since other work ran on the machine; `scripts/validate_cpu.sh` measures again.",
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _cell(group: GroupVerdict | None) -> str:
+    return f"{group.word} ({_percent(group.median_error.get('this_run'))})" if group else "not measured"
 
 
 def _percent(share: float | None) -> str:

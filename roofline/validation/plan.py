@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from microbench.measure import Case
 
 REQUESTS = 100
+LEAST_POSITIONS = 128
 ROWS = (1, 4, 16, 64, 128, 512, 2048)  # of the further products
 
 
@@ -28,7 +30,7 @@ class Scale:
 
     fit, judged: steps as (sequences, new tokens, cached tokens of each); kernels: the same, whose kernels are measured alone.
     inputs, outputs: lengths of the trace's requests, drawn uniformly; sequences, tokens: most in a step. sites: (n, k) of further
-    products for constants; groups: of standard cases for roofs and constants.
+    products for constants; rows: of the standard products (all when empty); groups: of standard cases for roofs and constants.
     """
 
     fit: Sequence[tuple[int, int, int]]
@@ -39,6 +41,7 @@ class Scale:
     sequences: int
     tokens: int
     sites: Sequence[tuple[int, int]] = ()
+    rows: tuple[int, ...] = ()
     groups: tuple[str, ...] = ("stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer")
 
 
@@ -47,7 +50,7 @@ SCALES = {
         fit=((1, 1, 64), (2, 1, 448), (6, 1, 64), (7, 1, 320), (1, 48, 0), (1, 192, 0), (1, 384, 0)),
         judged=((1, 1, 256), (2, 1, 128), (4, 1, 256), (8, 1, 256), (1, 96, 0), (1, 256, 0), (1, 512, 0)),
         kernels=((1, 1, 256), (4, 1, 256), (8, 1, 256), (1, 256, 0)),
-        inputs=(8, 40), outputs=(2, 6), sequences=8, tokens=256,
+        inputs=(8, 40), outputs=(2, 6), sequences=8, tokens=256, rows=(1, 4, 8, 16, 64, 256),
         groups=("stream", "gemm", "gemv", "attention", "launch"),
     ),
     "cuda": Scale(
@@ -81,13 +84,11 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
     from microbench.cases.standard import cases
 
     scale = SCALES[device.kind]
-    longest = model.max_position_embeddings or 1 << 20
+    shift = _halvings(scale, model)
     fit, judged, kernels = (
-        [step for shape in shapes if (step := Step(*shape)).past + step.new <= longest]
+        [Step(batch, max(new >> shift, 1), past >> shift) for batch, new, past in shapes]
         for shapes in (scale.fit, scale.judged, scale.kernels)
     )
-    if len(fit) < 5 or len(judged) < 2:
-        raise InputError(f"{model.name} has {longest} positions: too few for the steps of a validation")
     wanted: dict[str, Case] = {}
     missing: dict[str, None] = {}
     for step in kernels:
@@ -103,7 +104,7 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
         for group in scale.groups
         for case in cases(group, device)
         if case.dtype == dtype or case.kind in ("stream", "launch", "transfer")
-        if case.kind != "stream" or case.shape["level"] == "memory"
+        if _for_constants(case, scale)
     ]
     standard += [gemm(m, n, k, dtype, cold=True) for n, k in scale.sites for m in ROWS]
     fitted = [c for c in standard if c.id not in wanted and (c.kind != "gemm" or (float(c.op.n), float(c.op.k)) not in sites)]
@@ -111,6 +112,24 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
     disjoint([step.id for step in fit], [step.id for step in judged])
     alone = {step.id: runs for step in judged if (runs := _alone(model, step, list(wanted.values())))}
     return Plan(fitted, list(wanted.values()), fit, judged, alone, list(missing))
+
+
+def _halvings(scale: Scale, model: Model) -> int:
+    """How often lengths are halved so that the longest step fits the model's positions. Raises InputError for very few of them."""
+    longest = model.max_position_embeddings or 1 << 20
+    if longest < LEAST_POSITIONS:
+        raise InputError(f"{model.name} has {longest} positions: the steps of a validation need at least {LEAST_POSITIONS}")
+    most = max(new + past for _, new, past in (*scale.fit, *scale.judged))
+    return max(0, math.ceil(math.log2(most / longest)))
+
+
+def _for_constants(case: Case, scale: Scale) -> bool:
+    """Streams out of memory, the main kernels of attention, hot products for the peak and cold ones of scale.rows."""
+    if case.kind == "stream":
+        return case.shape["level"] == "memory"
+    if case.kind == "gemm" and case.cold and scale.rows:
+        return case.shape["m"] in scale.rows
+    return case.shape.get("kernel", "flash") == "flash" and case.shape.get("causal", 1) == 1 and case.kind != "naive_attention"
 
 
 def _signature(op: Op) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from roofline.ledger import AS_SHIPPED
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
 from roofline.records import JsonlWriter, Measurement
+from roofline.timing.host import PREFIX
 from roofline.validation import serve, statements
 from roofline.validation.compare import RUN, Validation, assemble
 from roofline.validation.fitting import fit_device, fit_steps
@@ -97,6 +98,7 @@ def _fit(session: Session, plan: Plan, writer: JsonlWriter) -> list[Measurement]
 
 def _judge_kernels(session: Session, plan: Plan, fitted: Sequence[Measurement], writer: JsonlWriter) -> None:
     hardware = _fitted_device(session, fitted)
+    session.left_out += _without_constants(hardware, plan)
     new = [Basis(THIS_RUN, hardware, f"constants of {len(fitted)} cases of this run, other shapes than the judged ones")]
     if session.hardware is None:
         roofs = hardware.model_copy(update={"calibration": ()})
@@ -117,6 +119,15 @@ def _fitted_device(session: Session, fitted: Sequence[Measurement]) -> Hardware:
             raise
         session.left_out.append(f"constants of this run: {error}; those of {session.hardware.id} stand in for them")
         return session.hardware
+
+
+def _without_constants(hardware: Hardware, plan: Plan) -> list[str]:
+    """Kinds of kernel for which a CPU got no constants: their predictions are the uncalibrated ones."""
+    if hardware.vendor != "measured":
+        return []
+    have = {block.family.removeprefix(PREFIX) for block in hardware.calibration}
+    lack = sorted({case.kind for case in plan.judged_cases} - have)
+    return [f"constants of {kind}: too few shapes were measured; its predictions are the uncalibrated ones" for kind in lack]
 
 
 def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:

@@ -84,3 +84,10 @@ def test_constants_of_a_gpu_come_from_its_own_run() -> None:
 def measurement(case: Case, seconds: float) -> Measurement:
     notes = {"case": case.id, "flops": float(case.op.flops_each), "bytes": case.set_bytes, "compute": case.op.compute}
     return Measurement(case.kind, dict(case.shape), H100.id, case.dtype, (seconds,) * 5, "test", "e", cold=case.cold, notes=notes)
+
+
+def test_lengths_are_halved_for_a_model_of_fewer_positions() -> None:
+    plan = make_plan(in_one_type(load_model("tiny-llama-15m"), "fp32"), CPU, "fp32")
+    steps = [*plan.fit_steps, *plan.judged_steps]
+    assert max(step.past + step.new for step in steps) == 256
+    assert len({step.id for step in steps}) == len(steps)
