@@ -173,7 +173,7 @@ def test_pages_fit_the_terminal(cli: Cli, args: tuple[str, ...], columns: int) -
 
 def test_shell_completion_knows_the_commands() -> None:
     done = process(env={"_ROOFLINE_COMPLETE": "complete_bash", "COMP_WORDS": "roofline p", "COMP_CWORD": "1"})
-    assert done.stdout.split() == ["plan", "phases"]
+    assert done.stdout.split() == ["plan", "phases", "predict"]
 
 
 def test_one_option_takes_several_words() -> None:
