@@ -122,7 +122,8 @@ def plan(
 
         data["speedups"], sections = search_page.speedups(setup, load, speculation(speculative))
         page += sections
-    answer = Answer("plan", inputs, data, plan_page.curve_table(found), page, found.assumptions, 0 if met else 3)
+    assumptions = (*found.assumptions, *([found.too_long] if found.too_long else []))
+    answer = Answer("plan", inputs, data, plan_page.curve_table(found), page, assumptions, 0 if met else 3)
     emit(answer, as_json=as_json, as_csv=as_csv, path=output)
 
 

@@ -87,6 +87,8 @@ def _answer(plan: Plan) -> Iterator[str]:
         f"after that a token takes {_time(plan.curve[0].expected_s)} alone and {_time(last.expected_s)} at batch {last.batch:,}, "
         f"which is {units.format(last.tokens_per_s, 'token_rate')} of output."
     )
+    if plan.too_long:
+        yield f"{plan.too_long[:1].upper()}{plan.too_long[1:]}."
     if plan.need is not None:
         count = f"{plan.need.gpus:,} GPU" + ("s" if plan.need.gpus > 1 else "")
         yield f"The load needs {count}."

@@ -74,6 +74,14 @@ class Plan:
         return self.largest_batch >= 1
 
     @property
+    def too_long(self) -> str:
+        """A sentence when the load's sequences are longer than the engine accepts, else ""."""
+        longest, limit = self.load.longest, self.memory.settings.max_model_len
+        if longest <= limit:
+            return ""
+        return f"sequences of {longest:,} tokens are longer than max_model_len {limit:,}: an engine refuses them unless it is raised"
+
+    @property
     def meets_load(self) -> bool:
         """Whether the stated load and service levels can be met by some number of replicas (True when none is stated)."""
         stated = any(x is not None for x in (self.load.concurrency, self.load.request_rate, self.load.users))

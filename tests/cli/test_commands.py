@@ -319,3 +319,12 @@ def test_too_long_a_sequence_is_told_what_fits(cli: Cli, options: tuple[str, ...
     assert fix in page
     assert "No single change" not in page
     assert "nothing is left" not in page
+
+
+def test_sequences_beyond_the_engines_limit_are_pointed_out(cli: Cli) -> None:
+    """OPT has 2,048 positions: 4,256 tokens fit in memory and are refused all the same."""
+    said = "4,256 tokens are longer than max_model_len 2,048"
+    assert said in " ".join(cli("plan", "opt-6.7b", "-H", "h100-sxm", "--isl", "4000").out.split())
+    document = json.loads(cli("plan", "opt-6.7b", "-H", "h100-sxm", "--isl", "4000", "--json").out)
+    assert any(said in text for text in document["assumptions"])
+    assert "max_model_len 2,048" not in cli("plan", "opt-6.7b", "-H", "h100-sxm").out
