@@ -176,7 +176,7 @@ def _bandwidth(seen: Facts, hardware: Hardware) -> Iterator[Finding]:
     elif seen.bandwidth < SLACK * low:
         clock = _clock("memory clock", seen.memory_mhz, seen.max_memory_mhz)
         half = _near(seen.bandwidth, hardware.memory_bandwidth, 0.5)
-        reason = f": {clock}" if clock else "; half of the profile's figure: is the profile doubled?" if half else ""
+        reason = f": {clock}" if clock else "; half of what the profile has, which may be doubled" if half else ""
         usual = _range(low, high, "bandwidth")
         what = f"{hardware.name} gives {rate} where {source} gives {usual}{reason}"
         yield Finding(

@@ -85,7 +85,7 @@ def test_a_slow_machine_fails_with_the_reason(tmp_path: Path) -> None:
     [
         ({"load": 9.0}, 4, "a busy neighbour"),
         ({"cores": 1}, 1, "1 of 2 cores"),
-        ({"profile": {**PROFILE, "memory_bandwidth": 24e9}}, 1, "is the profile doubled?"),
+        ({"profile": {**PROFILE, "memory_bandwidth": 24e9}}, 1, "which may be doubled"),
         ({"profile": {**PROFILE, "peaks": {"fp32": 400e9}}}, 1, "sparse peak"),
         ({"wrong": ("gemm: 2.00 of the fp32 peak: the count or the clock is wrong",)}, 4, "the count or the clock"),
         ({"profile": PROFILE}, 0, ""),
@@ -100,6 +100,13 @@ def test_a_planted_fault_is_found_and_named(tmp_path: Path, planted: dict[str, A
 def test_rows_are_judged_on_what_was_claimed_before_the_machine_was_seen(tmp_path: Path) -> None:
     found = assemble(folder(tmp_path, basis=SHIPPED))
     assert {row.judged for row in found.rows} == {SHIPPED}
+
+
+def test_steps_are_judged_on_constants_of_this_run_since_no_profile_has_the_engine(tmp_path: Path) -> None:
+    path = folder(tmp_path, basis=SHIPPED)
+    claim = Prediction(STEP, "decode", THIS_RUN, 0.02, 0.05, 0.045, 0.055, {"engine": 0.05})
+    statements.state(path, "late", [claim])
+    assert {row.group: row.judged for row in assemble(path).rows} == {"gemm": SHIPPED, "decode": THIS_RUN}
 
 
 def test_the_report_comes_again_with_the_same_bytes(tmp_path: Path) -> None:

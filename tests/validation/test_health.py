@@ -70,7 +70,7 @@ def test_a_sparse_peak_is_named() -> None:
     [
         ({"cores": 1, "threads": 1}, this_cpu(), FAULT, "may use 1 of 2 cores"),
         ({"load": 9.0}, this_cpu(), UNTRUSTED, "a busy neighbour: load 9.0 on 2 cores"),
-        ({}, this_cpu(bandwidth=24e9), FAULT, "is the profile doubled?"),
+        ({}, this_cpu(bandwidth=24e9), FAULT, "which may be doubled"),
         (
             {"wrong": ("gemm/fp32/m=64: 2.00 of the fp32 peak: the count or the clock is wrong",)},
             this_cpu(),
