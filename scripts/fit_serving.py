@@ -29,7 +29,7 @@ UNIT = np.array([1e-3, 0.2, 0.3, 5e-6, 0.3e-3, 15e-6])  # what a constant may mo
 LOW = np.array([0.0, 0.6, 0.6, 0.0, 0.0, 0.0])
 HIGH = np.array([5e-3, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
 PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01}  # ridge per row-equivalent, chosen over configurations of the fit rows
-FIRST_PULL, FOLDS, SOFT = 0.5, 5, 0.1
+FIRST_PULL, FOLDS, SOFT = 0.5, 4, 0.1
 Key = tuple[str, str, str]
 
 

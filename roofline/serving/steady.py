@@ -17,6 +17,7 @@ _MOST_SAVED = 0.8  # as in a single step: fitted constants take off at most a fi
 _RESERVED = {"trtllm": 1.0, "sglang": 0.8}  # share of the output that a request reserves on admission; others 0.5
 _USABLE, _RUNTIME_BYTES = 0.92, 3e9  # of device memory, and what is no weights and no KV
 _STEP_TOKENS = 8192.0  # token budget of a step while a burst is prefilled
+_MOST_CLIENTS = 400.0  # simulated one by one
 _GOLDEN = 0.6180339887498949
 
 
@@ -185,10 +186,11 @@ def _mean_wait(clients: float, rounds: float, service: float, decoding: float, s
 
     Lengths follow the golden ratio's sequence: evenly spread and the same in every run.
     """
-    count = max(round(clients), 1)
+    fold = max(clients / _MOST_CLIENTS, 1.0)  # a crowd queues as a tenth of it does at a tenth of the pace
+    service, slots, count = service * fold, slots / fold, max(round(clients / fold), 1)
     arrivals, free, finished = [0.0] * count, [0.0] * int(workers), list[float]()
     total, spread = 0.0, 0.5
-    requests = max(int(min(rounds * count, max(4000, 2 * count))), 1)
+    requests = max(int(rounds * count), 1)
     for _ in range(requests):
         arrived = heapq.heappop(arrivals)
         start = max(arrived, heapq.heappop(free))
