@@ -339,10 +339,7 @@ class VllmScheduler:
     def _growth(self, steps: int) -> int:
         """Blocks that `steps` decode steps of all running requests take."""
         size = self.pool.block_size
-        return sum(
-            max(0, -(-(request.num_computed_tokens + steps) // size) - request.num_blocks)
-            for request in self.running
-        )
+        return sum(max(0, -(-(request.num_computed_tokens + steps) // size) - request.num_blocks) for request in self.running)
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
