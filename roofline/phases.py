@@ -169,15 +169,23 @@ def batch_curve(setup: Setup, context: int, batches: list[int]) -> BatchCurve:
     def rate(batch: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(batch / setup.price(Batch.decode(setup.per_pass(batch), context)).estimate.expected_s)
 
-    plateau = float(rate(np.asarray([float(LARGEST_BATCH)]))[0])
+    octaves = np.exp2(np.arange(LARGEST_BATCH.bit_length(), dtype=np.float64))
+    rates = rate(octaves)
+    plateau = float(rates[-1])
+
+    def reaches(share: float) -> int:
+        """The first batch that reaches a share of the plateau: its octave first, then the batch."""
+        i = int(np.argmax(rates >= share * plateau))
+        return _first(lambda b: rate(b) >= share * plateau, int(octaves[i]), above=int(octaves[i - 1]) if i else 0) or LARGEST_BATCH
+
     return BatchCurve(
         context=context,
         batch=sizes,
         tpot=price.estimate,
         tokens_per_s=sizes / expected,
         plateau_tokens_per_s=plateau,
-        knee=_first(lambda b: rate(b) >= 0.5 * plateau, LARGEST_BATCH),
-        eighty=_first(lambda b: rate(b) >= 0.8 * plateau, LARGEST_BATCH),
+        knee=reaches(0.5),
+        eighty=reaches(0.8),
     )
 
 
@@ -225,12 +233,12 @@ def compute_bound_prompt(setup: Setup) -> int | None:
 _POINTS = 16
 
 
-def _first(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int) -> int | None:
-    """The smallest integer from 1 to `largest` at which a monotone condition holds; None if it does not even there.
+def _first(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int, *, above: int = 0) -> int | None:
+    """The smallest integer over `above`, up to `largest`, at which a monotone condition holds; None if it does not even there.
 
     Each round asks about _POINTS points between the ends at once.
     """
-    low, high = 0, largest
+    low, high = above, largest
     if not np.all(holds(np.asarray([float(largest)]))):
         return None
     while high - low > 1:

@@ -16,6 +16,7 @@ from roofline import __version__
 from roofline.cli.shell import discard, new_app
 from roofline.errors import RooflineError
 
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches every installed distribution for plugins at start-up
 gc.set_threshold(50_000)  # importing creates many objects and no garbage: collecting less often saves a tenth of the start-up
 
 COMMANDS: dict[str, str] = {
