@@ -235,7 +235,6 @@ PUBLIC: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-
 def _qwen35(layers: int, hidden: int, heads: int, kv: int, inner: int, value_heads: int, **more: Any) -> dict[str, Any]:
     return {
         "model_type": "qwen3_5_text", "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
