@@ -3,7 +3,7 @@
 python scripts/fit_serving.py TABLE [-o hwprofiles/calibration/serving.yaml]
 
 One set per engine; then one per engine, device, model family and precision, drawn towards the engine's; then one per model,
-drawn towards that; disaggregated pools have sets of their own. Rows with `suspect` are left out. Intervals: what configurations
+drawn towards that. Rows with `suspect` and disaggregated rows are left out. Intervals: what configurations
 left out in turn missed.
 """
 
@@ -29,14 +29,14 @@ UNIT = np.array([1e-3, 0.2, 0.3, 5e-6, 0.3e-3, 15e-6])  # what a constant may mo
 LOW = np.array([0.0, 0.6, 0.6, 0.0, 0.0, 0.0])
 HIGH = np.array([5e-3, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
 PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01}  # ridge per row-equivalent, chosen over configurations of the fit rows
-FIRST_PULL, FOLDS, SOFT = 0.5, 4, 0.1
+FIRST_PULL, FOLDS, SOFT = 0.5, 3, 0.1
 Key = tuple[str, str, str]
 
 
 def read(path: Path) -> tuple[pd.DataFrame, list[Asked], list[Stack]]:
     """Usable rows of the fit split with what they ask."""
     table = tables.read(path)
-    table = table[(table["split"] == "fit") & table["suspect"].isna()]
+    table = table[(table["split"] == "fit") & (table["mode"] == "agg") & table["suspect"].isna()]
     kept, asked, stacks = [], [], []
     for place, row in zip(table.index, table.to_dict("records"), strict=True):
         try:
@@ -95,7 +95,7 @@ def fit(load: Loads, table: pd.DataFrame, stacks: Sequence[Stack]) -> dict[Key, 
     keys = [stack.block_keys() for stack in stacks]
     for level in (2, 1, 0):
         for key in dict.fromkeys(k[level] for k in keys):
-            at = np.array([k[level] == key for k in keys]) & ~(load.apart if level == 2 else False)
+            at = np.array([k[level] == key for k in keys])
             near = found[keys[int(np.argmax(at))][level + 1]] if level < 2 else np.append(START, [20e-3, 4.0])
             part, pull = load.rows(at), PULL[("model", "stack", "engine")[level]]
             steps = fit_steps(part, tpot[at], wait[at], near[:6], pull)
@@ -138,14 +138,14 @@ def blocks(
     found: dict[Key, Float], stacks: Sequence[Stack], logs: tuple[Float, Float, np.ndarray], source: Provenance
 ) -> Iterator[CalibrationBlock]:
     """One block per key; intervals from what configurations left out missed, by engine and level."""
-    engine, apart = np.array([stack.engine for stack in stacks]), np.array([bool(stack.apart) for stack in stacks])
+    engine = np.array([stack.engine for stack in stacks])
     for key, values in found.items():
         level = 2 if not key[1] else (0 if key in {s.block_keys()[0] for s in stacks} else 1)
-        mine = (engine == key[0]) & (apart == ("disaggregated" in key[1]))
+        mine = engine == key[0]
         quantiles = {}
         for name, log in (("tpot_s", logs[0]), ("ttft_s", logs[1])):
             near = mine & (logs[2] >= level) if level else mine
-            use = near if near.sum() >= 15 else mine
+            use = near if near.sum() >= 60 else mine
             low, high = np.quantile(log[use], (0.1, 0.9))
             quantiles[name] = (round(float(low), 4), round(float(high), 4))
         rows = sum(key in stack.block_keys() for stack in stacks)
@@ -170,7 +170,7 @@ def main() -> None:
     made = tuple(blocks(found, stacks, logs, source))
     header = (
         "Engines under load, fitted on measured serving points by scripts/fit_serving.py.\n"
-        "kernel: device and model, or device and family, or a kind of pool; empty: the engine's own set."
+        "kernel: device and model, or device and family; empty: the engine's own set."
     )
     options.output.write_text(dump(CalibrationFile(id="serving", blocks=made), header), encoding="utf-8")
     print(f"{len(made)} sets from {len(table)} rows; left out: TPOT {100 * np.median(np.abs(np.exp(-logs[0]) - 1)):.1f} %")

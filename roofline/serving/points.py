@@ -30,24 +30,17 @@ _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
 @dataclass(frozen=True)
 class Stack:
-    """Words by which constants are looked up: engine, device, model and its family, precision.
-
-    apart: "tp" or "dp", how the decode pool of a disaggregated deployment splits attention; "" where prompts share the devices.
-    """
+    """Words by which constants are looked up: engine, device, model and its family, precision."""
 
     engine: str
     hardware: str
     model: str
     family: str
     precision: str
-    apart: str = ""
 
     def block_keys(self) -> tuple[tuple[str, str, str], ...]:
         """(software, kernel, dtype) of a block: of this model on this device, of its family there, of the engine."""
         own, kin = f"{self.hardware} {self.model}", f"{self.hardware} {self.family}"
-        if self.apart:
-            pool = f"disaggregated-{self.apart}"
-            return (self.engine, f"{own} {pool}", self.precision), (self.engine, pool, ""), (self.engine, "", "")
         return (self.engine, own, self.precision), (self.engine, kin, self.precision), (self.engine, "", "")
 
 
@@ -68,24 +61,24 @@ def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     found = pd.DataFrame({"calibration": "", "error": ""}, index=table.index)
     for name in (f"{measure}_{number}" for measure in MEASURES for number in _NUMBERS):
         found[name] = np.nan
-    places, asked, stacks = [], list[Asked](), list[Stack]()
+    places, asked, chosen = [], list[Asked](), list[tuple[str, CalibrationBlock]]()
     for place, row in zip(table.index, table.to_dict("records"), strict=True):
         try:
             one, stack = read_row(row)
+            constants = choose(stack)
         except RooflineError as error:
             found.loc[place, "error"] = str(error)
             continue
         places.append(place)
         asked.append(one)
-        stacks.append(stack)
+        chosen.append(constants)
     if asked:
-        for name, values in _predicted(asked, stacks).items():
+        for name, values in _predicted(asked, chosen).items():
             found.loc[places, name] = values
     return found
 
 
-def _predicted(asked: Sequence[Asked], stacks: Sequence[Stack]) -> dict[str, Any]:
-    chosen = [choose(stack) for stack in stacks]
+def _predicted(asked: Sequence[Asked], chosen: Sequence[tuple[str, CalibrationBlock]]) -> dict[str, Any]:
     load = loads(asked)
     state, ttft = settle(load, Constants.stacked([block.constants for _, block in chosen]))
     bound = bounds(load, state)
@@ -109,7 +102,8 @@ def bounds(load: Loads, state: Steady) -> tuple[Float, Float]:
 
 def _quantiles(level: str, block: CalibrationBlock, measure: str) -> tuple[float, float]:
     low, high = block.interval_log_quantiles[measure]
-    return min(low, 0.0), max(high, 0.0)
+    wider = _WIDER.get(level, 1.0)
+    return min(wider * low, 0.0), max(wider * high, 0.0)
 
 
 @lru_cache(maxsize=1)
@@ -151,8 +145,7 @@ def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
     )  # fmt: skip
     model = as_served(served[0], "", "")
     name = _SEEN_WITH.get(model.name, model.name)
-    apart = "" if workers is None else "dp" if passes[1].dp > 1 else "tp"
-    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", apart)
+    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16")
 
 
 def _rounds(row: Mapping[Any, Any], concurrency: int) -> float:

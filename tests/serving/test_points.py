@@ -1,0 +1,145 @@
+"""Serving rows: measured points that were never fitted, limits of the closed form, errors that name their column."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from roofline.profiles.calibration import shipped
+from roofline.profiles.catalog import load_model
+from roofline.serving.passes import KNOTS, Passes
+from roofline.serving.points import Stack, choose, predict_points
+from roofline.serving.recipes import as_served, family, precision_of
+from roofline.serving.steady import Asked, Constants, Loads, loads, mean_waits, settle, steady
+from tests.serving.shared import DATA, needs_shared
+
+SAMPLE = Path(__file__).parents[1] / "data" / "serving" / "points.csv"
+NONE = {
+    "fixed_s": 0.0, "decode_scale": 1.0, "prompt_scale": 1.0, "per_layer_rank_s": 0.0, "per_layer_s": 0.0, "per_sequence_s": 0.0,
+    "first_s": 0.0, "first_steps": 0.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sample() -> pd.DataFrame:
+    return pd.read_csv(SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def predicted(sample: pd.DataFrame) -> pd.DataFrame:
+    return predict_points(sample)
+
+
+def load(clients: float = 8.0, capacity: float = 1e9, rounds: float = 10.0, engine: str = "vllm") -> Loads:
+    """A made-up device: a decode step of 10 ms + 0.1 ms a sequence, a prompt of 50 ms."""
+    step = 10e-3 + 1e-4 * KNOTS
+    passes = Passes(step, step + 50e-3, 50e-3, step / 2, 25e-3, 32, 1, 1, 16e9, (1e6, 2e6), 80e9)
+    return replace(loads([Asked(engine, passes, passes, clients, 1000.0, 100.0, rounds)]), capacity=np.array([capacity]))
+
+
+def test_points_that_were_never_fitted(sample: pd.DataFrame, predicted: pd.DataFrame) -> None:
+    """A guard against breakage; the acceptance figures stand in reports/accuracy/serving.md."""
+    assert (predicted["error"] == "").all()
+    together = (sample["mode"] == "agg").to_numpy()
+    error = np.abs(predicted["tpot_s_expected"] / (sample["tpot_ms"] / 1e3) - 1)[together]
+    assert error.median() < 0.12
+    assert error.quantile(0.9) < 0.45
+
+
+def test_numbers_are_in_order(predicted: pd.DataFrame) -> None:
+    for measure in ("ttft_s", "tpot_s"):
+        bound, expected, low, high = (predicted[f"{measure}_{n}"] for n in ("bound", "expected", "low", "high"))
+        assert ((bound <= low) & (low <= expected) & (expected <= high)).all()
+    low, expected, high, most = (predicted[f"output_tokens_per_s_{n}"] for n in ("low", "expected", "high", "bound"))
+    assert ((low <= expected) & (expected <= high) & (high <= most)).all()
+
+
+def test_one_client_waits_for_nobody() -> None:
+    state, ttft = settle(load(clients=1.0), Constants.stacked([NONE]))
+    assert state.tpot_s[0] == pytest.approx(10.1e-3)
+    assert ttft[0] == pytest.approx(50e-3 + 10.1e-3)
+
+
+@pytest.mark.parametrize("clients", [2.0, 8.0, 64.0])
+def test_littles_law_holds(clients: float) -> None:
+    case = load(clients)
+    state = steady(case, Constants.stacked([NONE]), 0.0, turns=200)
+    first = state.prompt_s + state.step_s
+    assert state.running[0] == pytest.approx(clients * 100 * state.tpot_s[0] / (first[0] + 100 * state.tpot_s[0]), rel=1e-6)
+
+
+def test_memory_caps_the_running_batch_and_the_rest_waits() -> None:
+    constants = Constants.stacked([NONE])
+    free, ttft = settle(load(64.0), constants)
+    held, late = settle(load(64.0, capacity=16.0), constants)
+    assert held.running[0] <= 16 < free.running[0]
+    assert late[0] > 3 * ttft[0]
+
+
+def test_a_single_burst_waits_half_its_length() -> None:
+    """N prompts one after the other: the i-th waits i − 1 of them."""
+    case = load(16.0, rounds=1.0, engine="sglang")
+    constants = Constants.stacked([NONE])
+    assert mean_waits(case, steady(case, constants), constants)[0] == pytest.approx(np.mean(range(16)) * 50e-3)
+
+
+def test_the_nearest_constants_are_taken() -> None:
+    stack = Stack("vllm", "h100-sxm", "llama-3.1-70b", "dense", "fp8")
+    assert choose(stack)[0] == "model"
+    assert choose(replace(stack, model="another"))[0] == "stack"
+    assert choose(replace(stack, hardware="another"))[0] == "engine"
+
+
+def test_constants_are_physical() -> None:
+    for block in shipped("serving"):
+        assert min(block.constants.values()) >= 0
+        assert all(low <= 0.05 and high >= -0.05 for low, high in block.interval_log_quantiles.values())
+
+
+def test_checkpoints_are_served_as_their_recipes_say() -> None:
+    assert as_served("gpt-oss-120b", "nvfp4", "nvfp4").name == "gpt-oss-120b"
+    assert as_served("gpt-oss-120b", "", "", fp4_unit=True).weight_dtype("experts").name == "w4a8_mxfp4"
+    assert as_served("deepseek-v3", "fp8", "fp8").weight_dtype("experts").name == "fp8_block"
+    assert as_served("deepseek-r1", "nvfp4", "nvfp4").name == "deepseek-v3.1-nvfp4"
+    assert as_served("llama-3.1-8b", "fp8_block", "").weight_dtype("mlp").name == "fp8_block"
+    assert [family(load_model(n)) for n in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "qwen3.5-397b-a17b")] == [
+        "dense",
+        "moe",
+        "mla",
+        "hybrid",
+    ]
+    assert precision_of({"gemm_dtype": "fp8", "software": "vllm"}).kv == "fp8"
+    assert precision_of({"gemm_dtype": "fp8", "software": "sglang"}).kv is None
+    assert precision_of({"gemm_dtype": "w4a16", "software": "vllm"}).kv is None
+    assert precision_of({"gemm_dtype": "w4a16", "software": "vllm", "kv_dtype": "fp8"}).kv == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("model", "nobody/knows", "nobody/knows"), ("hardware", "", "hardware"), ("software", "x", "software"), ("isl", np.nan, "isl"),
+        ("concurrency", 0, "concurrency"), ("tp", 1.5, "tp"), ("tp", 7, "7"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_gets_an_error_and_the_others_come(sample: pd.DataFrame, column: str, value: object, words: str) -> None:
+    table = sample[sample["mode"] == "agg"].head(2).astype(object)
+    table.loc[table.index[0], column] = value
+    found = predict_points(table)
+    assert words in found["error"].iloc[0]
+    assert np.isnan(found["tpot_s_expected"].iloc[0])
+    assert found["tpot_s_expected"].iloc[1] > 0
+
+
+@needs_shared
+@pytest.mark.slow
+def test_acceptance_of_the_mla_rows() -> None:
+    table = pd.read_csv(DATA / "serving" / "silicon_points.csv")
+    table = table[(table["split"] == "dev") & table["suspect"].isna() & (table["mode"] == "agg")]
+    table = table[table["model"].str.contains("DeepSeek|Kimi")]
+    error = np.abs(predict_points(table)["tpot_s_expected"] / (table["tpot_ms"] / 1e3) - 1)
+    assert error.median() <= 0.10
+    assert error.quantile(0.9) <= 0.26
