@@ -162,7 +162,7 @@ def fit_blocks(table: pd.DataFrame, source: Provenance) -> list[CalibrationBlock
 
 def _device_names(table: pd.DataFrame) -> np.ndarray:
     named = table["hardware"].notna() & (table["hardware"] != "")
-    return table["hardware"].where(named, table.get("device", "")).astype(str).to_numpy()
+    return np.asarray(table["hardware"].where(named, table.get("device", "")).astype(str), dtype=object)
 
 
 def _prefill_share(table: pd.DataFrame, rows: Streams, layer_us: Array) -> tuple[Array, tuple[float, float]]:
