@@ -16,7 +16,7 @@ from roofline.capacity.settings import Settings, resolve_settings, sampled_rows
 from roofline.errors import InputError
 from roofline.ledger import AS_SHIPPED, SINGLE, Parallel, Precision, stage_weights
 from roofline.profiles.hardware import Hardware
-from roofline.profiles.model import Model
+from roofline.profiles.model import Compressed, Model
 
 NOTHING_KNOWN = Known()
 
@@ -213,6 +213,8 @@ class _Request:
             f"limits: max_model_len {settings.max_model_len}, max_num_batched_tokens {settings.max_num_batched_tokens}, "
             f"max_num_seqs {settings.max_num_seqs}",
         ]
+        if any(isinstance(layer.mixer, Compressed) for layer in self.model.layers.values()):
+            notes.append("compressed caches: how the engine pages them is not known; tokens and sequences extrapolate its rule for hybrids")
         if not rules.estimates:
             return notes
         if self.known.activations is None:
