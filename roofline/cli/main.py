@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "engine": "Run a workload on the reference engine.",
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
     "diagnose": "Why is this server slow? Ranked causes with evidence.",
+    "doctor": "What is installed, what this machine can do, what is missing.",
     "mock": "A streaming server that knows the truth, for testing clients.",
 }
 

@@ -41,9 +41,9 @@ class Detected:
     unknown: tuple[str, ...] = ()
 
 
-def detect() -> tuple[Detected, ...]:
-    """All accelerators of this machine with their profiles, then its CPU."""
-    found = _from_nvml() or _from_torch()
+def detect(*, ask_torch: bool = True) -> tuple[Detected, ...]:
+    """All accelerators of this machine with their profiles, then its CPU. ask_torch: import torch where the driver says nothing."""
+    found = _from_nvml() or (_from_torch() if ask_torch else [])
     return (*(identify(device) for device in found), cpu())
 
 
