@@ -22,8 +22,9 @@ def waterfall(request: Request) -> Chart:
 
     bound: the busiest resource, all else hidden behind it, experts as few as any routing reads. routing: the experts that
     uniform routing reads beyond those. one_after_another: the ops' own bounds added up. launch: starting the kernels.
-    communication: collectives beyond their wire time at full link speed. host: what the engine adds. efficiency: the rest,
-    what kernels leave of peak and bandwidth, element-wise kernels included.
+    communication: collectives beyond their wire time at full link speed. sampling: choosing the tokens. eager: waiting for the
+    host to launch kernels outside captured graphs. host: what the engine adds else. efficiency: the rest, what kernels leave of
+    peak and bandwidth, element-wise kernels included.
     """
     setup = request.setup
     context = request.load.mean_context
@@ -80,7 +81,8 @@ def waterfall(request: Request) -> Chart:
 
 _NAMES = {
     "bound": "hard\nbound", "routing": "more\nexperts", "one_after_another": "ops in\nsequence", "launch": "kernel\nlaunches",
-    "efficiency": "kernel\nefficiency", "communication": "communi-\ncation", "host": "engine\non the host", "expected": "expected",
+    "efficiency": "kernel\nefficiency", "communication": "communi-\ncation", "sampling": "sampling",
+    "eager": "eager\nlaunches", "host": "engine\non the host", "expected": "expected",
 }  # fmt: skip
 _SPOKEN = {
     "routing": "reading the experts that tokens really choose",
@@ -88,6 +90,8 @@ _SPOKEN = {
     "launch": "launching kernels",
     "efficiency": "what kernels leave of peak and bandwidth",
     "communication": "communication",
+    "sampling": "sampling",
+    "eager": "launching kernels outside captured graphs",
     "host": "the engine's work on the host",
 }
 
@@ -109,6 +113,6 @@ def _parts(request: Request, batch: Batch, price: StepPrice) -> dict[str, float]
             routing += op.count * (float(op_bound_s(op, setup.hardware, routing="uniform")) - float(op_bound_s(op, setup.hardware)))
     bound, serial, host = float(price.estimate.bound_s), float(price.serial_s), float(price.host_s)
     known = {"bound": bound, "one_after_another": serial - bound, "routing": routing, "launch": launch}
-    known |= {"communication": communication, "host": host}
+    known |= {"communication": communication, "sampling": float(price.sampling_s), "eager": float(price.eager_s), "host": host}
     rest = float(price.estimate.expected_s) - sum(known.values())
     return {name: known.get(name, rest) for name in list(_NAMES)[:-1]}

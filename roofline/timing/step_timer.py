@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from roofline.errors import InputError
 from roofline.ledger import AS_SHIPPED, SINGLE, Conventions, Ledger, Op, Parallel, Precision, build_ledger
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
-from roofline.timing.calibrated import as_run, pass_times
-from roofline.timing.engines import engine_step
+from roofline.timing.calibrated import pass_times
+from roofline.timing.engines import LAUNCH_SPREAD, engine_step
+from roofline.timing.graphs import captured_sizes, engine_ops, least_eager_s, padded
 
 Float = NDArray[np.float64]
 _AS_LAUNCHED = Conventions(elementwise=True)
@@ -27,8 +28,10 @@ class StepTimer:
 
     Rows of linear layers, contexts of decodes and chunks of prompts are looked up in tables of the calibrated kernel times and
     interpolated between their knots. band: which of the three numbers to give ("expected", "low" or "high").
-    max_tokens: the most tokens in a step; max_context: the longest sequence. graph_sizes: token counts of captured graphs: a step of
-    decodes alone runs as the next larger one. Weights and KV are cold. Not in it: queueing, tokenisation, the network.
+    max_tokens: the most tokens in a step; max_context: the longest sequence. graph_sizes: token counts of captured graphs (None:
+    what the engine captures by default; empty: any). A step runs as the next larger one; above the largest, and with prompts
+    where the engine captures none, it takes at least as long as the host needs to launch its kernels. Weights and KV are cold.
+    Not in it: queueing, tokenisation, the network, top-k and top-p filters.
     """
 
     def __init__(
@@ -42,26 +45,29 @@ class StepTimer:
         band: str = "expected",
         max_tokens: int = 16384,
         max_context: int = 131072,
-        graph_sizes: Sequence[int] = (),
+        graph_sizes: Sequence[int] | None = None,
     ) -> None:
         self._engine = engine_step(engine)
-        self._graph_sizes = sorted(graph_sizes)
+        sizes = captured_sizes(engine, hardware, parallel.tp) if graph_sizes is None else sorted(graph_sizes)
+        self._captured = sizes[-1] if sizes else _FOREVER
+        self._captured_prompt = self._captured if self._engine.prompts_captured or not sizes else 0
         ranks = float(np.log2(parallel.tp * parallel.dp))
         self._fixed = self._engine.fixed_s + self._engine.per_layer_rank_s * model.num_layers * ranks
         tables = _Tables(model, hardware, parallel, precision, engine, band)
-        self._rows = _Line(_knots(max_tokens, 4), tables.linear)
+        self._eager = tables.least_eager_s()
+        self._rows = _Line(_knots(max_tokens, 4), tables.linear, sizes)
         self._head = _Line(_knots(max_tokens, 2), tables.head)
         self._decode = _Plane(_knots(max_tokens, 2), _knots(max_context, 2), tables.decode_attention)
         self._prefill = _Plane(_knots(max_tokens, 2), np.append(0.0, _knots(max_context, 1)), tables.prefill_attention)
         self._whole = self._prefill.first_column()
-        self._lines: dict[int, _Pieces] = {}
+        self._attention: dict[int, _Lines] = {}
+        self._steps: dict[int, _Lines] = {}
 
     def step_time(self, decodes: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of one step: `decodes` sequences with one new token each and `context` cached tokens in all, and prompt
         chunks given as (new tokens, tokens cached before). A few tokens on a longer past are priced as one decode row."""
         if not chunks:
-            base, slope, _ = self.decode_line(decodes, context)
-            return base + slope * context
+            return (self._steps.get(decodes) or self._decode_steps(decodes)).at(context)
         tokens, attention, few, past_of_few = decodes, 0.0, 0, 0
         for new, past in chunks:
             tokens += new
@@ -72,51 +78,71 @@ class StepTimer:
             else:
                 attention += self._prefill.at(new, past)
         if decodes:
-            attention += (self._lines.get(decodes) or self._pieces(decodes)).attention_at(context)
+            attention += (self._attention.get(decodes) or self._decode_attention(decodes)).at(context)
         if few:
-            attention += (self._lines.get(few) or self._pieces(few)).attention_at(past_of_few)
+            attention += (self._attention.get(few) or self._decode_attention(few)).at(past_of_few)
         sequences = decodes + len(chunks)
-        kernels = self._rows.at(tokens) + self._head.at(sequences) + attention
-        return self._fixed + self._engine.prefill_scale * kernels + self._engine.per_sequence_s * sequences
+        device = self._engine.prefill_scale * (self._rows.at(tokens) + self._head.at(sequences) + attention)
+        if tokens > self._captured_prompt and device < self._eager:
+            device = self._eager
+        return self._fixed + device + self._engine.per_sequence_s * sequences
 
     def decode_line(self, decodes: int, context: int) -> tuple[float, float, int]:
         """(base s, slope s per token, last): a step of decodes alone takes base + slope · context from `context` to `last`
         cached tokens in all; the line goes on beyond the largest tabulated context."""
-        pieces = self._lines.get(decodes) or self._pieces(decodes)
-        at = bisect_right(pieces.starts, context) - 1
-        return pieces.base[at], pieces.slope[at], pieces.last[at]
+        return (self._steps.get(decodes) or self._decode_steps(decodes)).piece(context)
 
     def host_time(self, rows: int) -> float:
         """CPU seconds of scheduling `rows` sequences and taking in their outputs; an asynchronous engine hides it behind the device."""
         return self._engine.host_s + self._engine.host_per_sequence_s * rows
 
-    def _pieces(self, decodes: int) -> _Pieces:
-        """The lines of a batch size, made once."""
-        scale, tokens = self._engine.decode_scale, decodes
-        if self._graph_sizes and decodes <= self._graph_sizes[-1]:
-            tokens = self._graph_sizes[bisect_right(self._graph_sizes, decodes - 1)]
-        rest = self._fixed + scale * (self._rows.at(tokens) + self._head.at(decodes)) + self._engine.per_sequence_s * decodes
-        self._lines[decodes] = pieces = _Pieces(self._decode, decodes, rest, scale)
-        return pieces
+    def _decode_attention(self, decodes: int) -> _Lines:
+        """Attention kernels of a batch size over the cached tokens of all its sequences, made once."""
+        at, knots = self._decode.row_at(decodes), self._decode.y
+        slopes = [(high - low) / (b - a) / decodes for low, high, a, b in zip(at, at[1:], knots, knots[1:], strict=False)]
+        bases = [low - slope * decodes * a for low, slope, a in zip(at, slopes, knots, strict=False)]
+        self._attention[decodes] = lines = _Lines([0, *(int(np.ceil(knot * decodes)) for knot in knots[1:-1])], bases, slopes)
+        return lines
+
+    def _decode_steps(self, decodes: int) -> _Lines:
+        """Decode steps of a batch size over the cached tokens of all its sequences, made once."""
+        scale, attention = self._engine.decode_scale, self._decode_attention(decodes)
+        rest = scale * (self._rows.at(decodes) + self._head.at(decodes))
+        device = _Lines(attention.starts, [rest + scale * base for base in attention.base], [scale * s for s in attention.slope])
+        if decodes > self._captured:
+            device = device.at_least(self._eager)
+        host = self._fixed + self._engine.per_sequence_s * decodes
+        self._steps[decodes] = lines = _Lines(device.starts, [host + base for base in device.base], device.slope)
+        return lines
 
 
-class _Pieces:
-    """Decode steps of one batch size as lines over the cached tokens of all sequences: piece i holds from starts[i] to last[i]."""
+class _Lines:
+    """Lines over whole numbers: piece i, base[i] + slope[i] · x, holds from starts[i] to last[i]; the last one goes on."""
 
-    def __init__(self, plane: _Plane, decodes: int, rest: float, scale: float) -> None:
-        at = plane.row_at(decodes)
-        knots = plane.y
-        self._slope = [(high - low) / (b - a) / decodes for low, high, a, b in zip(at, at[1:], knots, knots[1:], strict=False)]
-        self._base = [low - slope * decodes * a for low, slope, a in zip(at, self._slope, knots, strict=False)]
-        self.starts = [0, *(int(np.ceil(knot * decodes)) for knot in knots[1:-1])]
-        self.last = [*(start - 1 for start in self.starts[1:]), _FOREVER]
-        self.slope = [scale * slope for slope in self._slope]
-        self.base = [rest + scale * base for base in self._base]
+    def __init__(self, starts: list[int], base: list[float], slope: list[float]) -> None:
+        self.starts, self.base, self.slope = starts, base, slope
+        self.last = [*(start - 1 for start in starts[1:]), _FOREVER]
 
-    def attention_at(self, context: int) -> float:
-        """Seconds of the attention kernels alone."""
-        at = bisect_right(self.starts, context) - 1
-        return self._base[at] + self._slope[at] * context
+    def at(self, x: int) -> float:
+        """The value at x."""
+        i = bisect_right(self.starts, x) - 1
+        return self.base[i] + self.slope[i] * x
+
+    def piece(self, x: int) -> tuple[float, float, int]:
+        """(base, slope, last) of the piece that x lies in."""
+        i = bisect_right(self.starts, x) - 1
+        return self.base[i], self.slope[i], self.last[i]
+
+    def at_least(self, least: float) -> _Lines:
+        """max(these, least): a rising piece that crosses it is parted where it does."""
+        parts: list[tuple[int, float, float]] = []
+        for start, last, base, slope in zip(self.starts, self.last, self.base, self.slope, strict=True):
+            above = start if base + slope * start >= least else int(np.ceil((least - base) / slope)) if slope > 0 else last + 1
+            if above > start:
+                parts.append((start, least, 0.0))
+            if above <= last:
+                parts.append((above, base, slope))
+        return _Lines([p[0] for p in parts], [p[1] for p in parts], [p[2] for p in parts])
 
 
 class _Tables:
@@ -139,7 +165,7 @@ class _Tables:
         return self._times(Batch.decode(tokens, 0), lambda op: not op.kind.endswith("attention") and not _is_head(op))
 
     def head(self, sequences: Float) -> Float:
-        """The language-model head and the gathering of its logits."""
+        """The language-model head, the gathering of its logits, and sampling."""
         return self._times(Batch.decode(sequences, 0), _is_head)
 
     def decode_attention(self, sequences: Float, context: Float) -> Float:
@@ -150,13 +176,22 @@ class _Tables:
         """Attention of one chunk over a grid of new and cached tokens."""
         return self._times(Batch.prefill(1, np.maximum(new, 2.0), past), lambda op: op.kind.endswith("attention"))
 
-    def _times(self, batch: Batch, wanted: Callable[[Op], bool]) -> Float:
-        total: Float = np.zeros(())
+    def least_eager_s(self) -> float:
+        """What launching the kernels of a step one by one takes the host, at the asked end of its interval."""
+        least = sum(least_eager_s(ledger, engine_step(self.engine)) for ledger in self._ledgers(Batch.decode(1, 1)))
+        return least * {"low": 1 - LAUNCH_SPREAD[0], "expected": 1.0, "high": 1 + LAUNCH_SPREAD[1]}[self.band]
+
+    def _ledgers(self, batch: Batch) -> Iterator[Ledger]:
         for stage in range(self.parallel.pp):
             ledger = build_ledger(
                 self.model, batch, parallel=self.parallel, precision=self.precision, conventions=_AS_LAUNCHED, stage=stage
             )
-            part = Ledger(tuple(op for op in as_run(ledger) if wanted(op)))
+            yield engine_ops(ledger, self.model, self.engine)
+
+    def _times(self, batch: Batch, wanted: Callable[[Op], bool]) -> Float:
+        total: Float = np.zeros(())
+        for ledger in self._ledgers(batch):
+            part = Ledger(tuple(op for op in ledger if wanted(op)))
             times = pass_times(part, self.hardware, self.engine)
             total = total + self._banded(np.asarray(times.expected_s), np.asarray(getattr(times, f"{self.band}_s")))
         return total
@@ -172,7 +207,7 @@ class _Tables:
 
 
 def _is_head(op: Op) -> bool:
-    return not op.layer and (op.name == "lm_head" or op.name == "all_gather")
+    return not op.layer and op.name in ("lm_head", "all_gather", "sampling")
 
 
 def _knots(largest: int, per_octave: int) -> Float:
@@ -182,13 +217,18 @@ def _knots(largest: int, per_octave: int) -> Float:
 
 
 class _Line:
-    """Linear interpolation between knots; beyond the last it goes on as between the last two. Whole numbers are looked up."""
+    """Linear interpolation between knots; beyond the last it goes on as between the last two. Whole numbers are looked up.
 
-    def __init__(self, knots: Float, values: Callable[[Float], Float]) -> None:
+    sizes: numbers that stand in for all below them, down to the next (captured graphs).
+    """
+
+    def __init__(self, knots: Float, values: Callable[[Float], Float], sizes: Sequence[int] = ()) -> None:
         y = np.broadcast_to(values(knots), knots.shape)
         last = int(knots[-1])
         self._slope = float(y[-1] - y[-2]) / float(knots[-1] - knots[-2])
-        self._table: list[float] = [0.0, *np.interp(np.arange(1, last + 1), knots, y).tolist()]
+        table: list[float] = [0.0, *np.interp(np.arange(1, last + 1), knots, y).tolist()]
+        upto = min(sizes[-1] if sizes else 0, last)
+        self._table = [0.0, *(table[min(padded(x, sizes), last)] for x in range(1, upto + 1)), *table[upto + 1 :]]
 
     def at(self, x: int) -> float:
         """The value at x; 0 at 0."""

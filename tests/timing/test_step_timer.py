@@ -55,7 +55,45 @@ def test_the_band_orders_the_three_numbers() -> None:
 
 def test_a_captured_graph_runs_as_the_next_larger_size() -> None:
     timer = StepTimer(load_model("llama-3.1-8b"), H100, graph_sizes=(1, 8, 64))
-    plain = StepTimer(load_model("llama-3.1-8b"), H100)
+    plain = StepTimer(load_model("llama-3.1-8b"), H100, graph_sizes=())
     assert timer.step_time(33, 33 * 100, ()) > plain.step_time(33, 33 * 100, ())
     assert timer.step_time(64, 64 * 100, ()) == plain.step_time(64, 64 * 100, ())
-    assert timer.step_time(100, 100 * 100, ()) == plain.step_time(100, 100 * 100, ())
+    assert timer.step_time(33, 33 * 100, ((20, 0),)) > plain.step_time(33, 33 * 100, ((20, 0),))
+
+
+def test_a_small_model_beyond_its_graphs_waits_for_launches() -> None:
+    """16 layers of 8 kernels, the head and the sampler: 130 launches, of 32 µs each, outlast what an H100 computes."""
+    model = load_model("llama-3.2-1b")
+    timer, plain = (StepTimer(model, H100, graph_sizes=sizes) for sizes in ((1, 2, 4), ()))
+    assert timer.step_time(4, 400, ()) == plain.step_time(4, 400, ())
+    assert timer.step_time(5, 500, ()) == pytest.approx(0.2e-3 + 32e-6 * 130)
+    assert timer.step_time(3, 300, ((8, 0),)) == pytest.approx(0.2e-3 + 32e-6 * 130)
+    assert timer.step_time(512, 512 * 8000, ()) == pytest.approx(plain.step_time(512, 512 * 8000, ()))
+
+
+def test_the_line_of_a_decode_step_is_exact_where_launches_end() -> None:
+    timer = StepTimer(load_model("llama-3.2-1b"), H100, graph_sizes=(1,))
+    context = pieces = 0
+    while context < 16 * 120_000:
+        base, slope, last = timer.decode_line(16, context)
+        for at in {context, min(context + 1, last), min(last, 16 * 120_000)}:
+            assert base + slope * at == timer.step_time(16, at, ())
+        assert timer.step_time(16, last + 1, ()) >= timer.step_time(16, min(last, 16 * 120_000), ()) * (1 - 1e-12)
+        context, pieces = last + 1, pieces + 1
+    flat, steep = timer.decode_line(16, 0), timer.decode_line(16, 16 * 110_000)
+    assert flat[1] == 0.0
+    assert steep[1] > 0.0
+    assert pieces > 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_one_more_decode_never_takes_less(engine: str) -> None:
+    timer = StepTimer(load_model("llama-3.2-1b"), H100, engine=engine)
+    times = [timer.step_time(batch, batch * 500, ()) for batch in range(1, 700)]
+    assert times == sorted(times)
+
+
+def test_prompts_run_eagerly_where_no_graph_holds_them() -> None:
+    model = load_model("llama-3.2-1b")
+    inside, outside = (StepTimer(model, H100, engine=engine).step_time(0, 0, ((16, 0),)) for engine in ("vllm", "sglang"))
+    assert inside < 130 * 32e-6 < outside
