@@ -7,16 +7,15 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli import options
+from roofline.cli import engine_options, options
 from roofline.cli.output import Answer, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
 from roofline.cli.shell import new_app
-from roofline.dtypes import dtype as known_dtype
-from roofline.errors import InputError, MissingDependencyError, RooflineError
+from roofline.errors import InputError, RooflineError
 from roofline.profiles.catalog import load_model
 from roofline.records import JsonlWriter, capture_environment
 from roofline.scheduling import Scheduler, VllmConfig
@@ -25,7 +24,7 @@ from roofline.serving.traces import load_trace
 from roofline.serving.workloads import Workload, closed_loop, fixed_length, open_loop
 
 if TYPE_CHECKING:
-    from roofline.engine.build import Setup, Speculation
+    from roofline.engine.build import Setup
     from roofline.engine.driver import Run
     from roofline.engine.sampler import Sampling
 
@@ -71,26 +70,26 @@ def engine(
     max_concurrency: Annotated[int | None, typer.Option(min=1, metavar="N", help="A closed loop of N instead of a rate.")] = None,
     input_len: options.InputLength = 128,
     output_len: options.OutputLength = 32,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where it runs.")] = "cpu",
-    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="Activations and plain weights: fp32, bf16, fp16.")] = "fp32",
-    weights: Annotated[str, typer.Option(metavar="DTYPE", help="Storage of the layers' weights: w8a16, int4, int8 (W8A8), fp8.")] = "",
-    kv_dtype: Annotated[str, typer.Option(metavar="DTYPE", help="KV cache: int8 or fp8, else as the activations.")] = "",
-    kv_blocks: Annotated[int, typer.Option(min=2, metavar="N", help="KV blocks, the null block included.")] = 1024,
-    block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens per block.")] = 16,
-    max_model_len: Annotated[int | None, typer.Option(min=1, metavar="N", help="Longest sequence; the model's own if not given.")] = None,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens per step.")] = 512,
-    max_num_seqs: Annotated[int, typer.Option(min=1, metavar="N", help="Sequences per step.")] = 64,
-    prefix_caching: Annotated[bool, typer.Option(help="Share KV of equal beginnings.")] = True,
+    device: engine_options.Device = "cpu",
+    dtype: engine_options.ComputeType = "fp32",
+    weights: engine_options.LayerWeights = "",
+    kv_dtype: engine_options.KvType = "",
+    kv_blocks: engine_options.KvBlocks = 1024,
+    block_size: engine_options.BlockSize = 16,
+    max_model_len: engine_options.MaxModelLen = None,
+    max_num_batched_tokens: engine_options.MaxBatchedTokens = 512,
+    max_num_seqs: engine_options.MaxSequences = 64,
+    prefix_caching: engine_options.PrefixCaching = True,
     static_batching: Annotated[int, typer.Option(min=0, metavar="N", help="Static batches of N instead of continuous batching.")] = 0,
-    speculative: Annotated[str, typer.Option(metavar="ngram:K|MODEL:K", help="K drafts from the text itself or a smaller model.")] = "",
+    speculative: engine_options.Speculative = "",
     temperature: Annotated[float, typer.Option(min=0, help="0: greedy.")] = 0.0,
     top_p: Annotated[float, typer.Option(help="Share of probability to sample from.")] = 1.0,
-    graphs: Annotated[bool, typer.Option(help="Replay decode steps from CUDA graphs (on cuda only).")] = True,
-    attention: Annotated[Literal["sdpa", "flash"], typer.Option(help="How KV pages are read; flash on cuda with 16-bit types.")] = "sdpa",
-    compiler: Annotated[str, typer.Option("--compile", metavar="BACKEND", help="Compile the decoder, e.g. with inductor.")] = "",
-    threads: Annotated[int, typer.Option(min=0, metavar="N", help="CPU threads; 0: as PyTorch chooses.")] = 0,
+    graphs: engine_options.Graphs = True,
+    attention: engine_options.AttentionBackend = "sdpa",
+    compiler: engine_options.Compiler = "",
+    threads: engine_options.Threads = 0,
     tp: options.Tp = 1,
-    random_weights: Annotated[bool, typer.Option("--random-weights", help="Do not read the weights of a model folder.")] = False,
+    random_weights: engine_options.RandomWeights = False,
     warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Requests like the first one that are run before, unrecorded.")] = 1,
     seed: Annotated[int, typer.Option(metavar="N", help="Of random weights, lengths, prompts and sampling.")] = 0,
     records: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for steps.jsonl, requests.jsonl, environment.json.")] = None,
@@ -103,22 +102,20 @@ def engine(
     Weights are random unless MODEL is a folder with safetensors; times do not depend on them, texts do. Outputs have fixed length.
     """
     inputs = {name: value for name, value in locals().items() if name not in ("as_json", "as_csv", "output")}
-    torch = _torch()
+    engine_options.use_torch("engine", threads)
     from roofline.engine import build, parallel
     from roofline.engine.sampler import Sampling
 
     sampling = Sampling(temperature, top_p, seed)
-    if threads:
-        torch.set_num_threads(threads)
     how = build.Options(
-        device, dtype, _format(weights, dtype), _format(kv_dtype, dtype), kv_blocks, block_size, seed,
-        "graphs" if graphs and device == "cuda" else "eager", compiler, attention,
+        device, dtype, engine_options.storage_format(weights, dtype), engine_options.storage_format(kv_dtype, dtype), kv_blocks,
+        block_size, seed, "graphs" if graphs and device == "cuda" else "eager", compiler, attention,
     )  # fmt: skip
     setup = build.check(
         load_model(model),
         how,
-        folder=_folder(model, random_weights),
-        speculation=_speculation(speculative, random_weights),
+        folder=engine_options.weights_folder(model, random_weights),
+        speculation=engine_options.speculation(speculative, random_weights),
         ranks=parallel.Ranks(int(os.environ.get("RANK", "0")), tp),
         max_model_len=max_model_len,
     )
@@ -137,41 +134,6 @@ def engine(
         if records is not None:
             _write_records(records, run, inputs, setup)
         emit(_answer(setup, run, inputs), as_json=as_json, as_csv=as_csv, path=output)
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError("torch", "gpu", "engine") from None
-    return torch
-
-
-def _format(name: str, activations: str) -> str:
-    """The engine's word for a storage format: "" where it is the type of the activations itself."""
-    if not name or name == activations:
-        return ""
-    found = known_dtype(name).name
-    return "" if found == known_dtype(activations).name else found
-
-
-def _folder(model: str, random_weights: bool) -> Path | None:
-    """Where the weights are; None: nowhere, they are random."""
-    path = Path(model)
-    return path if path.is_dir() and not random_weights else None
-
-
-def _speculation(text: str, random_weights: bool) -> Speculation | None:
-    from roofline.engine.build import Speculation
-
-    if not text:
-        return None
-    name, _, count = text.rpartition(":")
-    if not name or not count.isdigit():
-        raise InputError(f"--speculative {text!r}: write ngram:K or MODEL:K with K drafts per step, like ngram:3")
-    if name == "ngram":
-        return Speculation("ngram", int(count))
-    return Speculation("model", int(count), load_model(name), _folder(name, random_weights))
 
 
 def _check_requests(scheduler: Scheduler, workload: Workload) -> None:
@@ -211,7 +173,7 @@ def _write_records(folder: Path, run: Run, inputs: dict[str, Any], setup: Setup)
 
 
 def _device_facts(setup: Setup) -> dict[str, Any]:
-    torch = _torch()
+    torch = engine_options.use_torch("engine")
     if setup.options.device == "cuda":
         return {"name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return {"threads": torch.get_num_threads()}
@@ -234,7 +196,10 @@ def _answer(setup: Setup, run: Run, inputs: dict[str, Any]) -> Answer:
     if run.rejected:
         blocks.append(Paragraph(f"{len(run.rejected)} rejected: {next(iter(run.rejected.values()))}", style="yellow"))
     backend = "FlashAttention on the pages" if how.attention == "flash" else "pages gathered, then scaled_dot_product_attention"
-    assumptions = [*setup.assumptions, f"attention: {backend}; {_torch().get_num_threads()} CPU threads" * (how.device == "cpu")]
+    assumptions = [
+        *setup.assumptions,
+        f"attention: {backend}; {engine_options.use_torch('engine').get_num_threads()} CPU threads" * (how.device == "cpu"),
+    ]
     assumptions = [note for note in assumptions if note]
     resolved = inputs | {"trace": str(inputs["trace"] or ""), "records": str(inputs["records"] or ""), "mode": how.mode}
     rejected = {"rejections": {str(index): reason for index, reason in run.rejected.items()}}

@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "bench": "Microbenchmarks of this machine, as records.",
     "validate": "Theory against this machine, with verdicts.",
     "engine": "Run a workload on the reference engine.",
+    "serve": "The reference engine behind the OpenAI API, with /metrics.",
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
     "diagnose": "Why is this server slow? Ranked causes with evidence.",
     "doctor": "What is installed, what this machine can do, what is missing.",

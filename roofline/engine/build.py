@@ -82,6 +82,22 @@ class Setup:
     positions: int
     assumptions: tuple[str, ...] = ()
 
+    def within_pool(self, *, exactly: bool) -> Setup:
+        """This setup with sequences no longer than one alone finds KV for. Raises InputError if that is less and `exactly` is set."""
+        longest = (self.options.num_blocks - 1) * self.options.block_size - self._lookahead
+        if longest >= self.positions:
+            return self
+        if exactly or longest < 2:
+            raise InputError(
+                f"max_model_len {self.positions}: {self.options.num_blocks} KV blocks of {self.options.block_size} tokens hold {longest}"
+            )
+        return replace(self, positions=longest, assumptions=(*self.assumptions, f"max_model_len {longest}: what the KV pool holds"))
+
+    @property
+    def _lookahead(self) -> int:
+        """KV slots beyond a sequence that its drafts take."""
+        return 0 if self.speculation is None or self.speculation.kind == "ngram" else self.speculation.tokens
+
     def static_scheduler(self, batch_size: int, reserve_tokens: int | None = None) -> ReservedScheduler:
         """Static batches of so many requests, each with KV for `reserve_tokens` (the longest sequence unless given)."""
         if self.speculation is not None:
@@ -92,8 +108,7 @@ class Setup:
         """A scheduler for this engine: `config` with its length and speculation filled in."""
         config = replace(config or VllmConfig(), max_model_len=self.positions)
         if self.speculation is not None:
-            lookahead = 0 if self.speculation.kind == "ngram" else self.speculation.tokens
-            config = replace(config, num_speculative_tokens=self.speculation.tokens, num_lookahead_tokens=lookahead)
+            config = replace(config, num_speculative_tokens=self.speculation.tokens, num_lookahead_tokens=self._lookahead)
         return VllmScheduler(config, BlockPool(self.options.num_blocks, self.options.block_size, prefix_caching=prefix_caching))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -41,15 +42,23 @@ class Engine:
         """Whether any request is unfinished."""
         return bool(self._requests)
 
+    def not_a_token(self, tokens: Iterable[int]) -> str | None:
+        """The first of `tokens` that the vocabulary does not have, in words; None if it has them all."""
+        wrong = next((token for token in tokens if not 0 <= token < self.vocab), None)
+        return None if wrong is None else f"token {wrong} is not in the vocabulary of {self.vocab}"
+
+    def why_never(self, prompt: list[int], max_tokens: int) -> str | None:
+        """Why this prompt could never run here, or None. Reads only what never changes: any thread may ask."""
+        return self.not_a_token(prompt) or self.scheduler.why_never(Request("", len(prompt), max_tokens))
+
     def add_request(
         self, request_id: str, prompt: list[int], max_tokens: int, sampling: Sampling | None = None, *, index: int = 0, priority: int = 0
     ) -> Request:
         """Queues a prompt. Raises InputError, and changes nothing, for one that can never run here."""
         if request_id in self._requests:
             raise InputError(f"request {request_id}: is here already")
-        wrong = next((token for token in prompt if not 0 <= token < self.vocab), None)
-        if wrong is not None:
-            raise InputError(f"request {request_id}: token {wrong} is not in the vocabulary of {self.vocab}")
+        if wrong := self.not_a_token(prompt):
+            raise InputError(f"request {request_id}: {wrong}")
         content = TokenContent(prompt)
         request = Request(request_id, len(prompt), max_tokens, index=index, priority=priority, content=content)
         self.scheduler.add(request)
@@ -119,8 +128,9 @@ class Engine:
 
     def _cut(self, tokens: list[int], request: Request, sequence: Sequence) -> tuple[list[int], bool]:
         """What is left of the emitted tokens within the request's length, up to the first that ends its text."""
+        how, generated = sequence.sampling, len(sequence.tokens) - request.num_prompt_tokens
         tokens = tokens[: request.end_tokens - len(sequence.tokens)]
-        end = next((at for at, token in enumerate(tokens) if token in sequence.sampling.stop), None)
+        end = next((at for at, token in enumerate(tokens) if token in how.stop and generated + at + 1 >= how.min_tokens), None)
         return (tokens, False) if end is None else (tokens[: end + 1], True)
 
     def _draft(self, rows: list[Chunk]) -> None:

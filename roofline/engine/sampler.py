@@ -14,12 +14,14 @@ from roofline.errors import InputError
 @dataclass(frozen=True)
 class Sampling:
     """How a request's tokens are chosen. temperature 0: greedy. seed: the draw for a position depends on it and the position only,
-    so batching, chunking and preemption do not change what is sampled. stop: token ids that end the text."""
+    so batching, chunking and preemption do not change what is sampled. stop: token ids that end the text; min_tokens: not before so
+    many are generated (an earlier one is a token like any other)."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
     stop: tuple[int, ...] = ()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf") or not 0 < self.top_p <= 1:

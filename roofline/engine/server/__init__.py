@@ -1,0 +1,1 @@
+"""The engine behind the OpenAI API: an event loop that talks, and a thread beside it that computes."""
