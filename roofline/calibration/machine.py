@@ -31,8 +31,8 @@ FAMILIES = ("gemm", "prefill_attention", "decode_attention")
 LEAST_SHAPES = 5
 _FOLDS = 5
 _SOFT = 0.08
-_START = {"t0_us": 3.0, "ec": 0.8, "em": 0.9, "p": 1.5, "extra": 0.7}
-_RANGE = {"t0_us": (0.1, 300.0), "ec": (0.02, 1.5), "em": (0.05, 1.3), "p": (1.0, 8.0), "extra": (1e-3, 30.0)}
+_START = {"t0_us": 3.0, "ec": 0.8, "em": 0.9, "p": 1.5, "extra": 0.7, "few": 0.3}
+_RANGE = {"t0_us": (0.1, 300.0), "ec": (0.02, 1.5), "em": (0.05, 1.3), "p": (1.0, 8.0), "extra": (1e-3, 30.0), "few": (0.02, 1.0)}
 _PULL = 0.02  # towards the start, in log units, so that a constant that the shapes do not show stays where physics put it
 
 
@@ -143,7 +143,7 @@ def _row(m: Measurement) -> Row:
 
 def _fit(rows: Sequence[Row], roofs: Hardware) -> dict[str, float]:
     """Constants by a soft-L1 fit of log(measured / predicted), pulled a little towards where they start."""
-    names = list(_START)
+    names = [name for name in _START if name != "few" or rows[0].op.kind == "gemm"]
     start = np.log([_START[name] for name in names])
     low, high = (np.log([_RANGE[name][side] for name in names]) for side in (0, 1))
     measured = np.log([row.seconds for row in rows])

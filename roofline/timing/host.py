@@ -1,7 +1,8 @@
 """Kernels on a CPU: a call, arithmetic and memory traffic that overlap more or less, and one extra pass.
 
 The extra pass is what a CPU library does beside the ledger's bytes: GEMM copies the weights into its own order when there are
-enough rows to pay for it; attention takes exponentials. Constants are fitted per machine (calibration.machine).
+enough rows to pay for it; attention takes exponentials. Below that GEMM has a kernel for a few rows, which reads the weights once and
+computes slowly. Constants are fitted per machine (calibration.machine).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from roofline.timing.forms.base import pnorm
 
 FORM = "host"
 PREFIX = "host_"  # of the family of a block in this form, so that a GPU's form never takes it for one of its own
-PACKED_ROWS = 3  # rows from which a matrix product is no longer run as matrix-vector products
+FEW_ROWS = 4  # rows from which a matrix product is no longer run as matrix-vector products
+PACKED_ROWS = 16  # rows from which it copies the weights first (both: MKL 2024.2 with AVX-512, the kinks of its times over rows)
 KEY_BLOCK = 512  # keys that PyTorch's CPU flash attention computes at once, masked or not (ATen FlashAttentionKernel.cpp)
 
 
@@ -26,14 +28,17 @@ def host_op_s(op: Op, hardware: Hardware, constants: Mapping[str, float]) -> Arr
     """Expected seconds of one run of a GEMM or attention op, cold operands.
 
     constants: t0_us (the call), ec and em (shares of peak and bandwidth), p (overlap), extra (passes over the weights at that
-    bandwidth, for m ≥ 3; for attention the nanoseconds of one score).
+    bandwidth, from PACKED_ROWS rows on; for attention the nanoseconds of one score), few (of a GEMM: the share of ec that FEW_ROWS
+    to PACKED_ROWS − 1 rows reach).
     """
     executed = op.flops_each * _executed_share(op)
     compute = executed / (constants["ec"] * hardware.peak(op.compute))
     memory = op.bytes_each / (constants["em"] * hardware.memory_bandwidth)
     if op.kind == "gemm":
-        passes = np.where(np.asarray(op.m) >= PACKED_ROWS, op.weight_bytes_each, 0.0) / (constants["em"] * hardware.memory_bandwidth)
+        rows = np.asarray(op.m)
+        passes = np.where(rows >= PACKED_ROWS, op.weight_bytes_each, 0.0) / (constants["em"] * hardware.memory_bandwidth)
         extra = constants["extra"] * passes
+        compute = np.where((rows >= FEW_ROWS) & (rows < PACKED_ROWS), compute / constants["few"], compute)
     else:
         width = op.shape["head_dim"] + op.shape["v_head_dim"]
         extra = constants["extra"] * 1e-9 * np.asarray(executed) / (2 * width)  # FLOPs are 2 · pairs · heads · width

@@ -17,7 +17,7 @@ from roofline.timing.generic import expected_op_s
 from roofline.timing.host import calibrated_s, executed_pairs, host_op_s
 
 CPU = Hardware(id="cpu", vendor="x", name="x", memory_bytes=1e9, memory_bandwidth=1e10, peaks={"fp32": 1e11, "bf16": 1e11})
-CONSTANTS = {"t0_us": 5.0, "ec": 0.5, "em": 0.8, "p": 1.0, "extra": 0.5}
+CONSTANTS = {"t0_us": 5.0, "ec": 0.5, "em": 0.8, "p": 1.0, "extra": 0.5, "few": 0.25}
 
 
 def gemm(m: int, n: int, k: int) -> Op:
@@ -26,11 +26,12 @@ def gemm(m: int, n: int, k: int) -> Op:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 64])
+@pytest.mark.parametrize("m", [1, 3, 4, 15, 16, 64])
 def test_gemm_by_hand(m: int) -> None:
     n, k = 300, 500
-    seconds = 5e-6 + 2 * m * n * k / 0.5e11 + 4 * (n * k + m * n + m * k) / 0.8e10
-    if m >= 3:
+    rate = 0.25 * 0.5e11 if 4 <= m < 16 else 0.5e11
+    seconds = 5e-6 + 2 * m * n * k / rate + 4 * (n * k + m * n + m * k) / 0.8e10
+    if m >= 16:
         seconds += 0.5 * 4 * n * k / 0.8e10
     assert float(host_op_s(gemm(m, n, k), CPU, CONSTANTS)) == pytest.approx(seconds)
 
