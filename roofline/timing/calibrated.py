@@ -14,6 +14,7 @@ from roofline.profiles.hardware import Hardware
 from roofline.timing import generic
 from roofline.timing.bound import op_bound_s
 from roofline.timing.forms import Key
+from roofline.timing.forms.gemm import WEIGHT_ONLY
 from roofline.timing.forms.moe import UNIFORM
 from roofline.timing.kernels import kernel_times
 from roofline.timing.spec import device_spec
@@ -104,7 +105,7 @@ _Row = tuple[str, dict[str, Array], Key]
 def _row(op: Op, hardware: Hardware, software: str) -> _Row | None:
     """Family, columns and key of an op; None for what only the generic forms know."""
     if op.kind == "gemm" and (name := _dtype(_GEMM, op, hardware)):
-        return "gemm", {"m": op.m, "n": op.n, "k": op.k}, Key(software, name)
+        return "gemm", {"m": op.m, "n": op.n, "k": op.k}, Key(software, name, WEIGHT_ONLY if name == "w8a16" else "")
     if op.kind == "moe" and (name := _dtype(_MOE, op, hardware)):
         columns = {column: op.shape[column] for column in ("hidden", "intermediate", "matrices", "top_k", "experts", "ep")}
         columns |= {"tokens": np.round(op.shape["tokens"]), "tp": op.shape["moe_tp"], "alpha": UNIFORM}

@@ -59,12 +59,16 @@ def _nearest(form: Form, key: Key, spec: DeviceSpec, own: Sequence[CalibrationBl
     for order, (penalty, where, blocks) in enumerate(_shelves(form, spec, own)):
         if best is not None and best[0] <= penalty:
             break  # no further shelf can hold a nearer block, so its file is not read
-        found = [(penalty + _mismatch(key, b), 10**9 * order - b.provenance.rows, where, b) for b in blocks() if b.family == form.family]
+        found = [
+            (penalty + _mismatch(form, key, b), 10**9 * order - b.provenance.rows, where, b) for b in blocks() if b.family == form.family
+        ]
         best = min((c for c in (best, *found) if c is not None), key=lambda c: (c[0], c[1]), default=None)
     if best is None:
         raise InputError(f"no calibration of {form.family} at all: hwprofiles/calibration/generic.yaml is missing")
     distance, _, where, block = best
     words = block.label if where == spec.id else f"{block.label} of {where}"
+    if block.dtype and block.dtype != key.dtype and form.family != "collective":
+        words += f", for {key.dtype}"
     policy = block.form if distance < _DTYPE else key.form
     constants = {c.name: block.constants.get(c.name, c.start) for c in form.constants(_with_form(key, policy))}
     return Choice(block, constants, policy, 1.0 + _WIDEN * distance, words, distance == 0.0)
@@ -82,7 +86,7 @@ def _shelves(
     ]
 
 
-def _mismatch(key: Key, block: CalibrationBlock) -> float:
+def _mismatch(form: Form, key: Key, block: CalibrationBlock) -> float:
     if block.family == "collective":  # another operation is no stand-in; the type of the elements hardly matters
         return _SOFTWARE * (key.software != block.software) + 20.0 * (key.kernel != block.kernel) + 0.2 * (key.dtype != block.dtype)
     distance = 0.0
@@ -90,7 +94,7 @@ def _mismatch(key: Key, block: CalibrationBlock) -> float:
         distance += _SOFTWARE
     if key.kernel != block.kernel and block.kernel:
         distance += _KERNEL_KIN if not key.kernel or kin(key.kernel) == kin(block.kernel) else _KERNEL
-    if key.dtype != block.dtype:
+    if key.dtype != block.dtype or not form.same_format(key, Key(block.software, block.dtype)):
         distance += _DTYPE
     if key.kv_dtype != block.kv_dtype:
         distance += _KV_DTYPE

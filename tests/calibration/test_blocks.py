@@ -8,16 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from roofline.batch import Batch
 from roofline.calibration import tables
 from roofline.calibration.blocks import Residuals
 from roofline.calibration.fit import fit_group
 from roofline.calibration.groups import groups
+from roofline.ledger import Precision
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump, load_file, shipped
-from roofline.profiles.catalog import load_hardware
+from roofline.profiles.catalog import load_hardware, load_model
 from roofline.timing.constants import choose
 from roofline.timing.forms import FORMS, Key
 from roofline.timing.intervals import UNSEEN, log_interval
 from roofline.timing.spec import device_spec
+from roofline.timing.step import price_step
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"
 MEASURED = (
@@ -81,6 +84,28 @@ def test_own_constants_go_before_relatives_and_the_choice_is_named() -> None:
     foreign = choose(FORMS["gemm"], Key("vllm", "bf16"), device_spec(load_hardware("mi300x")))
     assert "all devices" in foreign.used
     assert foreign.widening > relative.widening
+
+
+def test_a_kernel_that_quantises_activations_does_not_stand_in_for_one_that_does_not() -> None:
+    """SGLang runs 8-bit weights with 8-bit activations; vLLM's kernel was never measured, so its 16-bit one with half the bytes is it."""
+    h100 = device_spec(load_hardware("h100-sxm"))
+    assert choose(FORMS["gemm"], Key("sglang", "w8a16"), h100).exact
+    found = choose(FORMS["gemm"], Key("vllm", "w8a16"), h100)
+    assert found.used == "gemm vllm bf16, for w8a16"
+    assert found.widening >= 2.0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("device", ["h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "b200-sxm"])
+def test_eight_bit_weights_alone_gain_in_decode_and_not_in_prefill(device: str, engine: str) -> None:
+    hardware, model = load_hardware(device), load_model("llama-2-7b")
+
+    def gain(batch: Batch) -> float:
+        times = [price_step(model, batch, hardware, engine=engine, precision=Precision(weights=how)).kernels_s for how in ("bf16", "w8a16")]
+        return float(times[0] / times[1])
+
+    assert 1.4 <= gain(Batch.decode(1, 500)) <= 1.9
+    assert 0.7 <= gain(Batch.prefill(1, 8192)) <= 1.05
 
 
 def test_a_kernel_never_measured_is_priced_by_its_library_elsewhere() -> None:

@@ -53,7 +53,8 @@ OPERANDS = {
 }
 _CLOCK_HZ = 1.8e9  # at which t0_us, ts_us, tsk_us and tk_ns are stated
 _IN_CLOCKS = ("t0_us", "ts_us", "tsk_us", "tk_ns")
-_MEASURED_AS = {("sglang", "w8a16"): "w8a8"}  # its rows beat the dense bf16 peak: the kernel multiplies in 8 bits
+_MEASURED_AS = {("sglang", "w8a16", ""): "w8a8"}  # its rows beat the dense bf16 peak: the kernel multiplies in 8 bits
+WEIGHT_ONLY = "weight_only"  # kernel of a key that means 8-bit weights with 16-bit activations, whatever a table calls so
 
 _TILES = ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128))
 _SPLITS = (1, 2, 4, 8)
@@ -85,10 +86,19 @@ _POLICIES = {
 
 def operands(key: Key) -> Operands:
     """The operand formats of a GEMM key. Raises InputError with the known names."""
-    found = OPERANDS.get(_MEASURED_AS.get((key.software, key.dtype), key.dtype))
+    found = OPERANDS.get(_format(key))
     if found is None:
         raise InputError(f"unknown GEMM dtype {key.dtype!r}; known: {', '.join(OPERANDS)}")
     return found
+
+
+def _same_format(key: Key, other: Key) -> bool:
+    """SGLang's kernel for 8-bit weights alone quantises activations too: it says nothing of kernels that do not."""
+    return _format(key) == _format(other)
+
+
+def _format(key: Key) -> str:
+    return _MEASURED_AS.get((key.software, key.dtype, key.kernel), key.dtype)
 
 
 def _policy(generation: str, key: Key) -> Key:
@@ -207,4 +217,5 @@ GEMM = Form(
     grid=Grid((Table((0, 1, 2), ((0, 4, 6, 7, 8, 9.5, 12, 15), (8, 10, 12, 14, 16), (8, 10, 12, 14, 16))),), _coordinates),
     site=("n", "k"),
     policy=_policy,
+    same_format=_same_format,
 )
