@@ -16,8 +16,8 @@ from tests.cli.conftest import CHECKOUT, Cli
 from tests.cli.test_commands import _config
 
 EXTRAS = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16,
-         "vocab_size": 128}  # fmt: skip
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+         "head_dim": 16, "vocab_size": 128}  # fmt: skip
 CORE = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
 
 
