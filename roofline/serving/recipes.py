@@ -97,7 +97,7 @@ def count(row: Mapping[Any, Any], name: str, default: int | None = 1) -> int:
         number = float(value)
     except (TypeError, ValueError):
         number = 0.0
-    if not (number >= 1 and number == int(number)):
+    if not (1 <= number < 1e15 and number == int(number)):
         raise InputError(f"{name}: must be a whole number ≥ 1, got {value!r}")
     return int(number)
 
