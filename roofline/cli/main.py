@@ -16,9 +16,6 @@ from roofline import __version__
 from roofline.cli.shell import discard, new_app
 from roofline.errors import RooflineError
 
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches every installed distribution for plugins at start-up
-gc.set_threshold(50_000)  # importing creates many objects and no garbage: collecting less often saves a tenth of the start-up
-
 COMMANDS: dict[str, str] = {
     "plan": "Does it fit, how fast is it, what to change.",
     "phases": "Prefill and decode side by side.",
@@ -128,4 +125,5 @@ def _end(message: str, code: int) -> None:
             print(message, file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr)
+    gc.freeze()  # the interpreter's last collections would look at every object once more, for nothing
     sys.exit(code)
