@@ -164,6 +164,70 @@ def steps(rows: Rows, device: str, command: str) -> Chart:
     return Chart("validation-steps", title, device, tuple(rows), paint, Request(None, command=command))
 
 
+def trace(rows: Rows, device: str, command: str) -> Chart:
+    """Requests of a trace over the time at which they were sent: TTFT and TPOT, simulated joined to measured; requests in flight.
+
+    rows: start_s, output_tokens and first_token_s, last_token_s, simulated_first_token_s, simulated_last_token_s in seconds from
+    the start of the trace. Raises InputError without rows.
+    """
+    if not rows:
+        raise InputError("no request was served")
+    data = [{**row, **_latencies(row)} for row in rows]
+
+    def paint(figure: FigureBase) -> None:
+        height = (style.TOP - style.BOTTOM) / 3
+        places = [(style.LEFT, style.BOTTOM + (2 - i) * height, style.RIGHT - style.LEFT, 0.84 * height) for i in range(3)]
+        panels = [figure.add_axes(place) for place in places]
+        end = max(max(row["last_token_s"], row["simulated_last_token_s"]) for row in data)
+        for axes, metric, colour in zip(panels, ("ttft", "tpot"), (style.VERMILION, style.BLUE), strict=False):
+            _pairs(axes, data, metric, colour)
+        for key, colour, dashes, label in (("", style.INK, "-", "measured"), ("simulated_", style.GREEN, (0, (4, 2)), "simulated")):
+            at, count = _in_flight([row["start_s"] for row in data], [row[f"{key}last_token_s"] for row in data])
+            panels[2].step(at, count, where="post", color=colour, ls=dashes, lw=1.2, label=label, gid=f"in_flight:{label}")
+        panels[2].set_ylabel("in flight", size=style.SMALL)
+        panels[2].set_xlabel("time (s)")
+        for axes in panels:
+            axes.set_xlim(0, end)
+            axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+            axes.tick_params(labelbottom=axes is panels[2], labelsize=style.TINY)
+            axes.yaxis.set_label_coords(-0.065, 0.5)
+            axes.legend(loc="upper right", ncols=2, fontsize=style.TINY, borderaxespad=0.0, borderpad=0.1)
+            style.plain_numbers(axes.yaxis)
+
+    gaps = {m: [row[f"simulated_{m}_s"] / row[f"{m}_s"] - 1 for row in data if row[f"{m}_s"]] for m in ("ttft", "tpot")}
+    words = " and ".join(f"{name.upper()} within {_percent(float(np.median(np.abs(gap))))}" for name, gap in gaps.items() if gap)
+    title = f"The simulated trace gives each request's {words} (median)"
+    return Chart("validation-trace", title, f"{device} · {len(data)} requests", tuple(data), paint, Request(None, command=command))
+
+
+def _latencies(row: Mapping[str, Any]) -> dict[str, float | None]:
+    after = row["output_tokens"] - 1
+    found: dict[str, float | None] = {}
+    for key in ("", "simulated_"):
+        found[f"{key}ttft_s"] = row[f"{key}first_token_s"] - row["start_s"]
+        found[f"{key}tpot_s"] = (row[f"{key}last_token_s"] - row[f"{key}first_token_s"]) / after if after else None
+    return found
+
+
+def _pairs(axes: Axes, rows: Rows, metric: str, colour: str) -> None:
+    """One mark per request, hollow simulated joined to filled measured."""
+    known = [row for row in rows if row[f"{metric}_s"] is not None]
+    x = np.array([row["start_s"] for row in known])
+    seen, told = (np.array([row[f"{key}{metric}_s"] for row in known]) for key in ("", "simulated_"))
+    unit, name = style.time_unit(float(max(seen.max(), told.max())) if known else 1.0)
+    axes.vlines(x, told / unit, seen / unit, color=colour, lw=0.7, alpha=0.6)
+    axes.plot(x, told / unit, "o", mfc="none", ms=4, color=colour, label="simulated", gid=f"{metric}:simulated")
+    axes.plot(x, seen / unit, "o", ms=2.5, color=colour, label="measured", gid=f"{metric}:measured")
+    axes.set_ylabel(f"{metric.upper()} ({name})", size=style.SMALL)
+
+
+def _in_flight(starts: Sequence[float], ends: Sequence[float]) -> tuple[Any, Any]:
+    times = np.array([*starts, *ends])
+    order = np.argsort(times, kind="stable")
+    change = np.array([1] * len(starts) + [-1] * len(ends))
+    return times[order], np.cumsum(change[order])
+
+
 def _short(step: str) -> str:
     """prefill/batch=1,new=96,past=0 → prefill, 96 new; decode/batch=8,new=1,past=256 → decode, 8 × 256."""
     phase, _, sizes = step.partition("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -80,6 +81,12 @@ def validate(
     measurements: Annotated[
         Path | None, typer.Option(metavar="TABLE", help="Judge a table of kernels measured elsewhere (CSV, parquet, ncu CSV).")
     ] = None,
+    loadtest: Annotated[
+        Path | None, typer.Option(metavar="RESULT", help="Judge a plan or simulation (--against) by a result of `loadtest --json`.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --loadtest: output of `plan --json` or `simulate --json`.")
+    ] = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="With --measurements: only rows whose column split has this word.")] = "",
     operands: Annotated[Literal["hot", "cold"], typer.Option(help="With --measurements: where operands lay.")] = "hot",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a kernel (default: as torch chooses).")] = None,
@@ -103,8 +110,13 @@ def validate(
             raise InputError("give a MODEL to measure or --measurements TABLE to judge, not both")
         emit(_table_answer(measurements, hardware, split, operands, output), as_json=as_json, as_csv=as_csv)
         return
+    if loadtest is not None or against is not None:
+        if loadtest is None or against is None or model is not None:
+            raise InputError("--loadtest RESULT and --against FILE go together, without a MODEL")
+        emit(_load_answer(loadtest, against, output), as_json=as_json, as_csv=as_csv)
+        return
     if model is None:
-        raise InputError("name a MODEL to run on this machine, like tiny-llama-110m, or give --measurements TABLE")
+        raise InputError("name a MODEL to run on this machine, like tiny-llama-110m, or give --measurements TABLE or --loadtest RESULT")
     budget_s = units.parse(budget if re.search(r"[a-z]", budget) else f"{budget}s", "time")
     found, folder = _measure(model, device, budget_s, hardware, threads, cpu_time, seed, output or Path("validation"))
     inputs = {
@@ -186,7 +198,8 @@ def _table_answer(path: Path, hardware: str | None, split: str, operands: str, o
         Column("op", "kernel"), Column("verdict", "verdict"), Column("rows", "rows", "integer"),
         Column("median_error", "median", "percent"),
         Column("p90_error", "p90", "percent"), Column("bias", "bias", "percent"), Column("coverage", "in the interval", "percent"),
-        Column("violations", "beat a roof", "integer"), Column("unpredicted", "not predicted", "percent", drop=1),
+        Column("of_bandwidth", "of the memory roof", "percent", drop=2), Column("violations", "beat a roof", "integer"),
+        Column("unpredicted", "not predicted", "percent", drop=1),
     )  # fmt: skip
     table = Table(columns, found.groups, marks={i: STYLE[group["verdict"]] for i, group in enumerate(found.groups)})
     warned = [Paragraph(text, bullet="!", style="yellow") for text in found.warnings]
@@ -197,8 +210,45 @@ def _table_answer(path: Path, hardware: str | None, split: str, operands: str, o
         blocks.append(Paragraph(f"Each row with its prediction and verdict: {output / 'rows.csv'}"))
     inputs = {"measurements": str(path), "hardware": hardware, "split": split, "operands": operands}
     data = {"verdict": found.verdict, "groups": found.groups, "violations": found.violations, "warnings": found.warnings}
-    assumptions = ["verdict of a kernel: FAIL when fewer than half of its rows lie in the 80 % interval, PASS from 70 % on, else AMBIGUOUS"]
+    assumptions = [
+        "verdict of a kernel: FAIL when fewer than half of its rows lie in the 80 % interval, PASS from 70 % on, else AMBIGUOUS; of "
+        "launches without shapes (ncu): FAIL when most beat the memory roof, AMBIGUOUS when some do or none could be judged"
+    ]
     return Answer("validate", inputs, data, table, blocks, assumptions, exit_code=1 if found.verdict == "FAIL" else 0)
+
+
+def _load_answer(result: Path, prediction: Path, output: Path | None) -> Answer:
+    from roofline.validation.loadtests import AIM, check_loadtest
+
+    found = check_loadtest(result, prediction)
+    columns = (
+        Column("stage", "stage"), Column("metric", "metric"), Column("statistic", "of"), Column("verdict", "verdict"),
+        Column("measured", "measured"), Column("expected", "expected"), Column("low", "low", drop=1), Column("high", "high", drop=1),
+        Column("error", "error", "percent"),
+    )  # fmt: skip
+    groups = (
+        Column("group", "metric"), Column("verdict", "verdict"), Column("rows", "rows", "integer"), Column("pass", "pass", "integer"),
+        Column("fail", "fail", "integer"), Column("ambiguous", "ambiguous", "integer"), Column("median_error", "median", "percent"),
+    )  # fmt: skip
+    table = Table(columns, found.rows, marks={i: STYLE[row["verdict"]] for i, row in enumerate(found.rows)})
+    blocks: list[Block] = [
+        Heading(f"{prediction.name} against {result.name}: {found.verdict}"),
+        Table(groups, found.groups, marks={i: STYLE[group["verdict"]] for i, group in enumerate(found.groups)}),
+        Heading("Rows (SI units)"),
+        table,
+        *(Paragraph(text, bullet="!", style="red") for text in found.warnings),
+    ]
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        write_atomically(output / "loadtest.json", json.dumps({"groups": found.groups, "rows": found.rows}, indent=1) + "\n")
+        blocks.append(Paragraph(f"Each row with its verdict: {output / 'loadtest.json'}"))
+    assumptions = [
+        "a row PASSes inside the predicted interval, FAILs outside it, and is AMBIGUOUS where the prediction gives none",
+        f"a metric FAILs with more than half of its rows; it PASSes with at least half of them and a median error within {AIM:.0%}",
+    ]
+    inputs = {"loadtest": str(result), "against": str(prediction)}
+    data = {"verdict": found.verdict, "trustworthy": not found.warnings, "groups": found.groups, "rows": found.rows}
+    return Answer("validate", inputs, data | {"warnings": found.warnings}, table, blocks, assumptions, exit_code=found.exit_code)
 
 
 def _since(begun: float, text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from roofline import __version__, units
 from roofline.charts import validation as figures
 from roofline.charts.chart import Chart
@@ -42,6 +45,8 @@ def charts(found: Validation, command: str) -> list[Chart]:
         made.append(figures.joined(points, found.facts.gemm, found.facts.bandwidth or 1.0, device, command))
     if steps := _steps(found):
         made.append(figures.steps(steps, device, command))
+    if served := _served(found):
+        made.append(figures.trace(served, device, command))
     return made
 
 
@@ -75,6 +80,22 @@ def _steps(found: Validation) -> list[dict[str, object]]:
     return made
 
 
+def _served(found: Validation) -> list[dict[str, object]]:
+    """Each request of the repeat in the middle (by mean TTFT) beside its simulation."""
+    repeats: dict[int, list[Mapping[str, Any]]] = {}
+    for request in found.requests:
+        repeats.setdefault(int(request.get("repeat", 0)), []).append(request)
+    if not repeats or not found.simulated:
+        return []
+    by_ttft = sorted(repeats.values(), key=lambda rows: sum(r["first_token_s"] - r["start_s"] for r in rows))
+    told = {int(row["index"]): row for row in found.simulated}
+    kept = ("index", "start_s", "first_token_s", "last_token_s", "output_tokens")
+    return [
+        {key: r[key] for key in kept} | {f"simulated_{key}": told[int(r["index"])][key] for key in ("first_token_s", "last_token_s")}
+        for r in by_ttft[(len(by_ttft) - 1) // 2]
+    ]
+
+
 def _clock(found: Validation) -> str:
     return "CPU seconds" if found.facts.cpu_time else "wall clock"
 
@@ -97,10 +118,11 @@ def _health(found: Validation) -> Section:
     facts += [(f"{dtype} products", units.format(rate, "flop_rate")) for dtype, rate in sorted(f.gemm.items())]
     facts += [("a call or launch", units.format(f.launch_s, "time") if f.launch_s else "not measured")]
     facts += [
-        ("drift", f"{f.drift:.0%} of the same shape over the run"),
+        ("drift", f"{f.drift:.0%} of the same shape between passes"),
         ("spread", f"{f.spread:.0%} (IQR / median of half of the cases)"),
     ]
     facts += [("load", f"{f.load:.1f}")] if f.load is not None else []
+    facts += [("other processes", f"{f.others:.2f} cores on average while we measured")] if f.others is not None else []
     facts += [("GPU", "not measured: none was at hand")] if f.kind == "cpu" else []
     lines = [f"{each.severity}: {each.what}. Next: {each.check}." for each in found.findings] or ["Nothing unusual was seen."]
     return Section("Health of the device", [Facts(facts), Text(lines, bullets=True)])

@@ -11,7 +11,7 @@ from typing import Any
 from roofline.errors import RecordError
 from roofline.profiles.hardware import Hardware
 from roofline.records import Environment, Measurement, read_jsonl
-from roofline.validation import health, serve, statements
+from roofline.validation import health, passes, serve, statements
 from roofline.validation.predictions import SHIPPED, THIS_RUN, Prediction
 from roofline.validation.verdicts import PASS, GroupVerdict, Measured, Row, attribute, judge, judge_groups, overall
 
@@ -21,7 +21,10 @@ KERNELS = ("gemm", "attention")
 
 @dataclass(frozen=True)
 class Validation:
-    """All that a run found. run: what run.json says of it (model, device, settings, bases, what was left out)."""
+    """All that a run found. run: what run.json says of it (model, device, settings, bases, what was left out).
+
+    requests: of the trace as served; simulated: the same as stated before.
+    """
 
     run: Mapping[str, Any]
     environment: Environment
@@ -32,6 +35,7 @@ class Validation:
     findings: Sequence[health.Finding]
     stages: Sequence[str]
     requests: Sequence[Mapping[str, Any]]
+    simulated: Sequence[Mapping[str, Any]] = ()
 
     @property
     def verdict(self) -> str:
@@ -70,12 +74,13 @@ def assemble(folder: Path) -> Validation:
     stages = statements.check(folder)
     environment, measurements, requests = _read(folder / statements.MEASUREMENTS)
     kernels, steps = ([m for m in measurements if (m.op == "engine_step") == wanted] for wanted in (False, True))
-    moved = {"kernels": _drift(kernels), "steps": _drift(steps)}
+    moved = {"kernels": passes.drift(kernels), "steps": passes.drift(steps)}
     hardware = Hardware.model_validate(run["hardware"]) if run["hardware"] else None
     seen = health.facts(kernels, environment, run["cores_present"], max(moved.values()), run["untrustworthy"])
     rows = _rows(folder, run, measurements, moved, requests)
     findings = health.diagnose(seen, hardware)
-    return Validation(run, environment, measurements, rows, judge_groups(rows), seen, findings, stages, requests)
+    simulated = [row for _, row in read_jsonl(folder / statements.PREDICTIONS) if row["kind"] == "simulated"]
+    return Validation(run, environment, measurements, rows, judge_groups(rows), seen, findings, stages, requests, simulated)
 
 
 def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, Any]]]:
@@ -94,12 +99,6 @@ def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, An
     return environment, measurements, requests
 
 
-def _drift(measurements: Sequence[Measurement]) -> float:
-    from microbench.sweep import drift
-
-    return drift(measurements)
-
-
 def _rows(
     folder: Path,
     run: Mapping[str, Any],
@@ -107,7 +106,7 @@ def _rows(
     moved: Mapping[str, float],
     requests: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
-    from microbench.summary import interval
+    from microbench.visits import interval
 
     predicted: dict[str, dict[str, Prediction]] = {}
     for _, row in read_jsonl(folder / statements.PREDICTIONS):
@@ -116,8 +115,7 @@ def _rows(
             predicted.setdefault(p.target, {})[p.basis] = p
     measured = {
         str(m.notes["case"]): Measured(m.median_s, *interval(m, moved["steps" if m.op == "engine_step" else "kernels"]), len(m.samples_s))
-        for m in measurements
-        if not m.notes.get("sentinel")
+        for m in passes.middle(measurements)
     }
     if requests:
         measured |= serve.measured(requests)

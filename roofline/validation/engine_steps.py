@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from microbench.device import Device
@@ -18,12 +19,13 @@ from roofline.scheduling import VllmConfig
 from roofline.scheduling.vllm import VllmScheduler
 from roofline.serving.arrivals import Arrivals
 from roofline.serving.workloads import Workload
+from roofline.validation import passes
 from roofline.validation.plan import SCALES
 from roofline.validation.predictions import Step
 
 METHOD = "engine step 1"
 BLOCK = 16
-ROUNDS, LEAST_ROUNDS = 15, 3
+ROUNDS, LEAST_ROUNDS = 40, 3
 
 
 class Bench:
@@ -36,7 +38,7 @@ class Bench:
     def __init__(self, model: Model, kind: str, dtype: str, steps: Sequence[Step], *, cpu_time: bool, seed: int = 0) -> None:
         self.model, self.kind, self.dtype, self.cpu_time = model, kind, dtype, cpu_time
         self.clock: Callable[[], float] = time.process_time if cpu_time else time.perf_counter
-        blocks = max([step.batch * -(-(step.past + step.new) // BLOCK) for step in steps] + [SCALES[kind].sequences * 24])
+        blocks = max([sum(_widths(step)) for step in steps] + [SCALES[kind].sequences * 24])
         mode = "graphs" if kind == "cuda" else "eager"
         self._setup = check(model, Options(kind, dtype, num_blocks=blocks + 1, block_size=BLOCK, seed=seed, mode=mode))
         self._engine: Engine = build_engine(self._setup, self.scheduler())
@@ -54,9 +56,10 @@ class Bench:
 
     def once(self, step: Step) -> float:
         """Seconds of one pass and its greedy choice."""
-        width = -(-(step.past + step.new) // BLOCK)
-        tokens = [(7 * at + 3) % self.model.vocab_size for at in range(step.new)]
-        rows = [Row(tokens, step.past, range(1 + i * width, 1 + (i + 1) * width), 1) for i in range(step.batch)]
+        tokens = [(7 * at + 3) % self.model.vocab_size for at in range(max(step.new, *step.prompts, 0))]
+        shapes = [(step.new, step.past)] * step.batch + [(new, 0) for new in step.prompts]
+        ends = list(accumulate(_widths(step), initial=1))
+        rows = [Row(tokens[:new], past, range(*span), 1) for (new, past), span in zip(shapes, pairwise(ends), strict=True)]
         wall, began = time.perf_counter(), self.clock()
         for logits in self._engine.runner.run(rows):
             int(logits.argmax())  # waits for the device
@@ -72,6 +75,7 @@ class Bench:
         The first round warms up and is not counted. A record each. sentinel: a step that every stage measures, place: which stage
         this is: the records of the sentinel tell how much the machine changed in between.
         """
+        before, began = passes.busy(), time.perf_counter()
         order = list(dict.fromkeys([*steps, sentinel]))
         samples: dict[Step, list[float]] = {step: [] for step in order}
         shuffled = random.Random(seed)  # noqa: S311  an order, not a secret
@@ -84,22 +88,37 @@ class Bench:
                 if number:
                     samples[step].append(seconds)
         found = {}
+        share = passes.others(before, passes.busy(), time.perf_counter() - began)
         for step, times in samples.items():
-            m = self._record(step, times, device, place if step == sentinel else "")
+            m = self._record(step, times, device, place if step == sentinel else "", share)
             writer.write(m.to_json())
             found[step] = m.median_s
         writer.flush()
         return found
 
-    def _record(self, step: Step, times: Sequence[float], device: Device, sentinel: str) -> Measurement:
+    def _record(self, step: Step, times: Sequence[float], device: Device, sentinel: str, others: float | None) -> Measurement:
         shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
+        shape |= {"prompts": "+".join(map(str, step.prompts))} if step.prompts else {}
         method = f"{METHOD}, {'process CPU time' if self.cpu_time else 'perf_counter'}"
-        notes = {"case": step.id} | ({"sentinel": sentinel} if sentinel else {})
+        notes: dict[str, Any] = {"case": step.id} | ({"sentinel": sentinel} if sentinel else {})
+        notes |= {} if others is None else {"others": round(others, 3)}
         environment = device.environment().id
         return Measurement("engine_step", shape, device.id, self.dtype, tuple(times), method, environment, cold=True, notes=notes)
 
     def serve(self, workload: Workload, scheduler: VllmScheduler) -> Run:
         """The workload on the engine, in counted seconds."""
         engine = Engine(scheduler, self._engine.runner, self.model.vocab_size)
-        wait: Callable[[float], None] = (lambda _: None) if self.cpu_time else time.sleep
+        wait: Callable[[float], None] = (lambda _: None) if self.cpu_time else _stay_awake
         return Driver(engine, workload, Arrivals(workload), clock=self.clock, wait=wait).run()
+
+
+def _widths(step: Step) -> list[int]:
+    """Blocks of each sequence."""
+    return [-(-(step.past + step.new) // BLOCK)] * step.batch + [-(-new // BLOCK) for new in step.prompts]
+
+
+def _stay_awake(seconds: float) -> None:
+    """Waits without sleeping: single steps are timed back to back, and a core that slept starts the next step late and cold."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass

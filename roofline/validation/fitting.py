@@ -63,16 +63,15 @@ def fit_steps(steps: Mapping[Step, float], kernels_s: Mapping[Step, float]) -> S
         raise InputError(
             f"{len(steps)} steps of the engine were measured for its constants, {LEAST_STEPS} are needed: give a larger --budget"
         )
-    rows = np.array([[1.0, step.tokens, kernels_s[step], step.cached] for step in steps])
+    rows = np.array([[1.0, step.tokens, kernels_s[step], step.cached, step.groups - 1.0] for step in steps])
     seconds = np.array(list(steps.values()))
     size = rows.max(axis=0)
     size[size == 0] = 1.0
     scaled = rows / seconds[:, None] / size
-    pull = np.array([0.0, 0.0, _PULL * np.sqrt(len(steps)) / size[2], 0.0])
-    bounds = (np.array([0.0, 0.0, 0.5, 0.0]) * size, np.array([np.inf, np.inf, 3.0, np.inf]) * size)
+    pull = np.array([0.0, 0.0, _PULL * np.sqrt(len(steps)) / size[2], 0.0, 0.0])
+    bounds = (np.array([0.0, 0.0, 0.5, 0.0, 0.0]) * size, np.array([np.inf, np.inf, 3.0, np.inf, np.inf]) * size)
     found = lsq_linear(np.vstack([scaled, pull]), np.append(np.ones(len(steps)), _PULL * np.sqrt(len(steps))), bounds)
-    fixed, per_token, scale, per_cached = found.x / size
-    constants = StepConstants(float(fixed), float(per_token), float(scale), float(per_cached))
+    constants = StepConstants(*(float(value) for value in found.x / size))
     residual = rows @ (found.x / size) / seconds - 1
-    free = max(len(steps) - 4, 1)
+    free = max(len(steps) - rows.shape[1], 1)
     return replace(constants, spread=max(float(np.sqrt(np.sum(residual**2) / free)), 0.03))

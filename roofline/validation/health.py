@@ -20,7 +20,8 @@ HOST_LINK = 0.6  # of the PCIe figure per direction that pinned transfers reach 
 LANES = 16
 DRIFT = {"cuda": 0.05, "cpu": 0.20}
 SPREAD = 0.25  # median of IQR / median over all cases
-NEIGHBOUR = 0.5  # load beyond our own threads, per core
+NEIGHBOUR = 0.5  # load beyond our own threads, per core, where nothing better is known
+OTHERS = 0.15  # of the cores, kept busy by other processes while we measured
 UNTRUSTED, FAULT, NOTE = "untrusted", "fault", "note"
 
 
@@ -30,8 +31,9 @@ class Facts:
 
     Rates are the best samples: bandwidth of streams out of memory in B/s, gemm in FLOP/s by type, link of pinned transfers in B/s
     per direction. launch_s: median. Clocks in MHz: highest that any state showed, and the device's own maximum. load: highest
-    1-minute average; threads: ours; cores: that the process may use; present: that the machine has. drift: of the sentinel;
-    spread: median of IQR / median. cpu_time: times leave out what other processes took. wrong: messages of rejected cases.
+    1-minute average; others: cores that other processes kept busy while we measured, on average; threads: ours; cores: that the
+    process may use; present: that the machine has. drift: of the sentinel; spread: median of IQR / median.
+    cpu_time: times leave out what other processes took. wrong: messages of rejected cases.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Facts:
     mig: int | None = None
     pcie_width: int | None = None
     load: float | None = None
+    others: float | None = None
     threads: int = 1
     cores: int | None = None
     present: int | None = None
@@ -87,6 +90,7 @@ def facts(
             gemm[m.dtype] = max(gemm.get(m.dtype, 0.0), float(m.notes["flops"]) / m.minimum_s)
     launches = [m.median_s for m in measurements if m.op == "launch"]
     links = [float(m.notes["bytes"]) / m.minimum_s for m in measurements if m.op == "transfer" and m.notes.get("bytes")]
+    neighbours = [float(m.notes["others"]) for m in measurements if m.notes.get("others") is not None]
     states = [m.notes[when] for m in measurements for when in ("before", "after") if m.notes.get(when)]
     spreads = sorted(m.spread for m in measurements)
 
@@ -99,7 +103,8 @@ def facts(
         max_memory_mhz=device.get("max_memory_mhz"), power_limit_w=device.get("power_limit_w"),
         throttled=tuple(sorted({reason for state in states for reason in state.get("throttled", ())})),
         ecc=device.get("ecc"), mig=device.get("mig"), pcie_width=device.get("pcie_width"), load=highest("load"),
-        threads=int(device.get("threads", 1)), cores=environment.cores, present=present, drift=drift,
+        others=sum(neighbours) / len(neighbours) if neighbours else None, threads=int(device.get("threads", 1)), cores=environment.cores,
+        present=present, drift=drift,
         spread=spreads[len(spreads) // 2] if spreads else 0.0, cpu_time=bool(device.get("cpu_time")), wrong=tuple(wrong),
     )  # fmt: skip
 
@@ -121,9 +126,8 @@ def trustworthy(findings: Sequence[Finding]) -> bool:
 def _run(seen: Facts) -> Iterator[Finding]:
     for message in seen.wrong:
         yield Finding(UNTRUSTED, message, "compare the shape with the ledger (`roofline ops`) and look for operands that stay in a cache")
-    if seen.load is not None and seen.cores and not seen.cpu_time and seen.load - seen.threads > NEIGHBOUR * seen.cores:
-        what = f"a busy neighbour: load {seen.load:.1f} on {seen.cores} cores, of which {seen.threads} threads are ours"
-        yield Finding(UNTRUSTED, what, "stop other work (top shows it), or time CPU seconds: --threads 1 --cpu-time")
+    if not seen.cpu_time and (what := _neighbour(seen)):
+        yield Finding(UNTRUSTED, f"a busy neighbour: {what}", "stop other work (top shows it), or time CPU seconds: --threads 1 --cpu-time")
     if seen.drift > DRIFT[seen.kind]:
         what = f"the same shape changed by {seen.drift:.0%} between start, middle and end of the run"
         yield Finding(UNTRUSTED, what, "repeat when nothing else runs and the device has its working temperature")
@@ -133,6 +137,18 @@ def _run(seen: Facts) -> Iterator[Finding]:
     if seen.cpu_time:
         what = "times are CPU seconds of one thread: they leave out what other processes took, not what these did to caches and memory"
         yield Finding(NOTE, what, "for wall-clock times leave out --cpu-time on an idle machine")
+
+
+def _neighbour(seen: Facts) -> str:
+    """Who else used the machine, if it was too much: what other processes took is known on Linux, elsewhere the load must do."""
+    if not seen.cores:
+        return ""
+    if seen.others is not None:
+        share = seen.others / (seen.present or seen.cores)
+        return f"other processes took {share:.0%} of the machine's cores while we measured" if share > OTHERS else ""
+    if seen.load is not None and seen.load - seen.threads > NEIGHBOUR * seen.cores:
+        return f"load {seen.load:.1f} on {seen.cores} cores, of which {seen.threads} threads are ours"
+    return ""
 
 
 def _cores(seen: Facts) -> Iterator[Finding]:

@@ -21,43 +21,57 @@ if TYPE_CHECKING:
 
 REQUESTS = 100
 LEAST_POSITIONS = 128
-ROWS = (1, 4, 16, 64, 128, 512, 2048)  # of the further products
 
 
 @dataclass(frozen=True)
 class Scale:
     """Sizes that suit a kind of device.
 
-    fit, judged: steps as (sequences, new tokens, cached tokens of each); kernels: the same, whose kernels are measured alone.
+    fit, judged: steps as Step has them; kernels: those whose kernels are measured alone.
     inputs, outputs: lengths of the trace's requests, drawn uniformly; sequences, tokens: most in a step. sites: (n, k) of further
-    products for constants; rows: of the standard products (all when empty); groups: of standard cases for roofs and constants.
+    products for constants, site_rows: their rows; rows: of the standard products (all when empty); groups: of standard cases for
+    roofs and constants.
     """
 
-    fit: Sequence[tuple[int, int, int]]
-    judged: Sequence[tuple[int, int, int]]
-    kernels: Sequence[tuple[int, int, int]]
+    fit: Sequence[Step]
+    judged: Sequence[Step]
+    kernels: Sequence[Step]
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     sequences: int
     tokens: int
     sites: Sequence[tuple[int, int]] = ()
+    site_rows: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
     groups: tuple[str, ...] = ("stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer")
 
 
 SCALES = {
     "cpu": Scale(
-        fit=((1, 1, 64), (2, 1, 448), (6, 1, 64), (7, 1, 320), (1, 48, 0), (1, 192, 0), (1, 384, 0)),
-        judged=((1, 1, 256), (2, 1, 128), (4, 1, 256), (8, 1, 256), (1, 96, 0), (1, 256, 0), (1, 512, 0)),
-        kernels=((1, 1, 256), (4, 1, 256), (8, 1, 256), (1, 256, 0)),
-        inputs=(8, 40), outputs=(2, 6), sequences=8, tokens=256, rows=(1, 4, 8, 16, 64, 256),
-        groups=("stream", "gemm", "gemv", "attention", "launch"),
+        fit=(
+            Step(1, 1, 64), Step(2, 1, 448), Step(3, 1, 96), Step(4, 1, 32), Step(5, 1, 160), Step(6, 1, 64), Step(7, 1, 320),
+            Step(8, 1, 32), Step(1, 8, 0), Step(1, 14, 0), Step(1, 24, 0), Step(1, 48, 0), Step(1, 192, 0), Step(1, 384, 0),
+            Step(1, 1, 24, (10,)), Step(3, 1, 32, (24,)), Step(2, 1, 48, (20, 36)), Step(6, 1, 40, (12, 30)),
+        ),
+        judged=(
+            Step(1, 1, 256), Step(2, 1, 128), Step(4, 1, 256), Step(8, 1, 256), Step(1, 96, 0), Step(1, 256, 0), Step(1, 512, 0),
+        ),
+        kernels=(Step(1, 1, 256), Step(4, 1, 256), Step(8, 1, 256), Step(1, 256, 0)),
+        inputs=(8, 40), outputs=(2, 6), sequences=8, tokens=256, sites=((3072, 1024), (16384, 1024)), site_rows=(1, 8),
+        rows=(1, 4, 8, 16, 64, 256), groups=("stream", "gemm", "gemv", "attention", "launch"),
     ),
     "cuda": Scale(
-        fit=((1, 1, 1024), (4, 1, 512), (12, 1, 2048), (32, 1, 512), (48, 1, 1024), (1, 512, 0), (1, 1536, 0), (1, 4096, 0)),
-        judged=((1, 1, 512), (8, 1, 1024), (16, 1, 1024), (64, 1, 512), (64, 1, 1024), (1, 256, 0), (1, 1024, 0), (1, 2048, 0)),
-        kernels=((1, 1, 512), (16, 1, 1024), (64, 1, 1024), (1, 2048, 0)),
+        fit=(
+            Step(1, 1, 1024), Step(4, 1, 512), Step(12, 1, 2048), Step(32, 1, 512), Step(48, 1, 1024), Step(1, 512, 0), Step(1, 1536, 0),
+            Step(1, 4096, 0), Step(8, 1, 512, (256,)), Step(24, 1, 768, (384, 640)),
+        ),
+        judged=(
+            Step(1, 1, 512), Step(8, 1, 1024), Step(16, 1, 1024), Step(64, 1, 512), Step(64, 1, 1024), Step(1, 256, 0), Step(1, 1024, 0),
+            Step(1, 2048, 0),
+        ),
+        kernels=(Step(1, 1, 512), Step(16, 1, 1024), Step(64, 1, 1024), Step(1, 2048, 0)),
         inputs=(64, 1024), outputs=(16, 128), sequences=64, tokens=2048, sites=((5120, 5120), (8192, 2048), (2048, 8192), (24576, 3072)),
+        site_rows=(1, 4, 16, 64, 128, 512, 2048),
     ),
 }  # fmt: skip
 
@@ -86,8 +100,8 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
     scale = SCALES[device.kind]
     shift = _halvings(scale, model)
     fit, judged, kernels = (
-        [Step(batch, max(new >> shift, 1), past >> shift) for batch, new, past in shapes]
-        for shapes in (scale.fit, scale.judged, scale.kernels)
+        [Step(s.batch, max(s.new >> shift, 1), s.past >> shift, tuple(max(n >> shift, 2) for n in s.prompts)) for s in steps]
+        for steps in (scale.fit, scale.judged, scale.kernels)
     )
     wanted: dict[str, Case] = {}
     missing: dict[str, None] = {}
@@ -106,7 +120,7 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
         if case.dtype == dtype or case.kind in ("stream", "launch", "transfer")
         if _for_constants(case, scale)
     ]
-    standard += [gemm(m, n, k, dtype, cold=True) for n, k in scale.sites for m in ROWS]
+    standard += [gemm(m, n, k, dtype, cold=True) for n, k in scale.sites for m in scale.site_rows]
     fitted = [c for c in standard if c.id not in wanted and (c.kind != "gemm" or (float(c.op.n), float(c.op.k)) not in sites)]
     disjoint([case.id for case in fitted], list(wanted))
     disjoint([step.id for step in fit], [step.id for step in judged])
@@ -119,7 +133,7 @@ def _halvings(scale: Scale, model: Model) -> int:
     longest = model.max_position_embeddings or 1 << 20
     if longest < LEAST_POSITIONS:
         raise InputError(f"{model.name} has {longest} positions: the steps of a validation need at least {LEAST_POSITIONS}")
-    most = max(new + past for _, new, past in (*scale.fit, *scale.judged))
+    most = max(step.new + step.past for step in (*scale.fit, *scale.judged))
     return max(0, math.ceil(math.log2(most / longest)))
 
 

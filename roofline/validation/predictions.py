@@ -46,26 +46,33 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the engine: `batch` sequences with `new` tokens on `past` cached ones each."""
+    """A step of the engine: `batch` sequences with `new` tokens on `past` cached ones each, and whole `prompts` of these lengths."""
 
     batch: int
     new: int
     past: int
+    prompts: tuple[int, ...] = ()
 
     @property
     def phase(self) -> str:
-        """prefill or decode."""
-        return "decode" if self.new == 1 else "prefill"
+        """prefill, decode, or mixed with prompts beside the decodes."""
+        return "mixed" if self.prompts else "decode" if self.new == 1 else "prefill"
 
     @property
     def id(self) -> str:
         """Text that tells it from every other step."""
-        return f"{self.phase}/batch={self.batch},new={self.new},past={self.past}"
+        beside = f",prompts={'+'.join(map(str, self.prompts))}" if self.prompts else ""
+        return f"{self.phase}/batch={self.batch},new={self.new},past={self.past}{beside}"
 
     @property
     def tokens(self) -> int:
         """New tokens of all sequences."""
-        return self.batch * self.new
+        return self.batch * self.new + sum(self.prompts)
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows with equally many new tokens: each attends in a call of its own."""
+        return len({self.new, *self.prompts})
 
     @property
     def cached(self) -> int:
@@ -75,25 +82,30 @@ class Step:
     @property
     def as_batch(self) -> Batch:
         """As the ledger takes it."""
+        if self.prompts:
+            return Batch.of([self.new] * self.batch + list(self.prompts), [self.past] * self.batch + [0] * len(self.prompts))
         return Batch.decode(self.batch, self.past) if self.new == 1 else Batch.prefill(self.batch, self.new, self.past)
 
 
 @dataclass(frozen=True)
 class StepConstants:
-    """What the reference engine makes of its kernels: seconds = fixed + per_token · new tokens + scale · kernels + per_cached · gathered.
+    """What the reference engine makes of its kernels.
 
-    spread: relative standard deviation of the steps that it was fitted to.
+    seconds = fixed + per_token · new tokens + scale · kernels + per_cached · gathered + per_group · groups of equally many new tokens
+    beyond the first. spread: relative standard deviation of the steps that it was fitted to.
     """
 
     fixed_s: float = 0.0
     per_token_s: float = 0.0
     scale: float = 1.0
     per_cached_s: float = 0.0
+    per_group_s: float = 0.0
     spread: float = 0.1
 
-    def added_s(self, tokens: int, cached: int, kernels_s: float) -> float:
+    def added_s(self, tokens: int, cached: int, groups: int, kernels_s: float) -> float:
         """Seconds beyond the kernels as they run alone."""
-        return self.fixed_s + self.per_token_s * tokens + (self.scale - 1) * kernels_s + self.per_cached_s * cached
+        line = self.fixed_s + self.per_token_s * tokens + self.per_cached_s * cached + self.per_group_s * (groups - 1)
+        return line + (self.scale - 1) * kernels_s
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ def step_prediction(step: Step, model: Model, precision: Precision, basis: Basis
     for op, count, (expected, _, _) in times:
         parts[op.name] = parts.get(op.name, 0.0) + count * expected
     kernels = sum(parts.values())
-    parts["engine"] = basis.step.added_s(step.tokens, step.cached, kernels)
+    parts["engine"] = basis.step.added_s(step.tokens, step.cached, step.groups, kernels)
     bound = float(np.max(step_bound(ledger.without_elementwise(), basis.hardware).step_s))
     whole = max(sum(parts.values()), bound)
     below = _width([count * (expected - low) for _, count, (expected, low, _) in times]) / kernels
@@ -166,7 +178,8 @@ class LineTimer:
         kernels = self._kernels.step_time(decodes, context, chunks)
         tokens = decodes + sum(new for new, _ in chunks)
         cached = context + decodes + sum(new + past for new, past in chunks if past)
-        return float(kernels + self._constants.added_s(tokens, cached, kernels))
+        groups = len({new for new, _ in chunks} | ({1} if decodes else set()))
+        return float(kernels + self._constants.added_s(tokens, cached, groups, kernels))
 
     def decode_line(self, decodes: int, context: int) -> tuple[float, float, int]:
         """The line of plain decode steps."""

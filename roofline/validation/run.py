@@ -18,7 +18,7 @@ from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
 from roofline.records import JsonlWriter, Measurement
 from roofline.timing.host import PREFIX
-from roofline.validation import serve, statements
+from roofline.validation import passes, serve, statements
 from roofline.validation.compare import RUN, Validation, assemble
 from roofline.validation.fitting import fit_device, fit_steps
 from roofline.validation.plan import SCALES, Plan, make_plan, trace
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from microbench.device import Device
     from roofline.validation.engine_steps import Bench
 
-SHARES = {"fit": 0.28, "kernels": 0.15, "engine": 0.17}  # of the budget; the trace has what is left
+SHARES = {"fit": 0.29, "kernels": 0.16, "engine": 0.28}  # of the budget; the trace has what is left
+REPEATS = 3  # of the trace
 RESERVE_S = 10.0  # to judge, draw and write the report
 LEAST_S = 45.0
 SAFETY = 1.2  # of a predicted run time, when it is decided whether it still fits into the budget
@@ -51,6 +52,7 @@ class Session:
     left_out: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     untrustworthy: list[str] = field(default_factory=list)
+    passes: int = 0
 
     @property
     def left_s(self) -> float:
@@ -159,7 +161,7 @@ def _kernels_s(prediction: Prediction) -> float:
 
 
 def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
-    """The trace, simulated with every basis and then run, if it fits into what is left of the budget."""
+    """The trace, simulated with every basis and then run, as often as fits into what is left of the budget."""
     scale = SCALES[session.device.kind]
     mine = session.bases[-1]
     timers = {b.name: serve.timer(session.model, AS_SHIPPED, b, scale.tokens) for b in session.bases}
@@ -167,8 +169,11 @@ def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
     workload = trace(session.device.kind, serve.LOAD * 100 / at_once["makespan"], session.seed)
     width = 1.2816 * float(np.hypot(mine.step.spread, 0.05))
     stated: list[Prediction] = []
+    simulated: list[dict[str, Any]] = []
     for basis in session.bases:
         expected = serve.latencies(workload, bench.scheduler(), timers[basis.name])
+        if basis.name == mine.name:
+            simulated = serve.timeline(workload, bench.scheduler(), timers[basis.name])
         low, high = (
             serve.latencies(workload, bench.scheduler(), serve.timer(session.model, AS_SHIPPED, _scaled(basis, f), scale.tokens))
             for f in (1 - width, 1 + width)
@@ -181,12 +186,18 @@ def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
             f"trace of {len(workload)} requests: about {needed:.0f} s needed, {max(session.left_s, 0):.0f} s left of the budget"
         )
         return
-    statements.begin(writer, "trace", statements.state(session.folder, "trace", stated))
-    session.say(f"trace of {len(workload)} requests, about {needed:.0f} s")
-    run = bench.serve(workload, bench.scheduler())
-    for request in run.requests.values():
-        writer.write(request.to_json())
-    writer.write({"kind": "served", "rejected": run.rejected, "preemptions": run.preemptions, "load": os.getloadavg()[0]})
+    statements.begin(writer, "trace", statements.state(session.folder, "trace", stated, simulated=simulated))
+    session.say(f"trace of {len(workload)} requests, about {needed:.0f} s, up to {REPEATS} times")
+    for repeat in range(REPEATS):
+        if needed > session.left_s:
+            return
+        before, began = passes.busy(), time.perf_counter()
+        run = bench.serve(workload, bench.scheduler())
+        share = passes.others(before, passes.busy(), time.perf_counter() - began)
+        for record in run.requests.values():
+            writer.write(record.to_json() | {"repeat": repeat})
+        writer.write({"kind": "served", "repeat": repeat, "rejected": run.rejected, "preemptions": run.preemptions, "others": share})
+        writer.flush()
 
 
 def _scaled(basis: Basis, factor: float) -> Basis:
@@ -199,15 +210,29 @@ def _all(session: Session, plan: Plan, bases: Sequence[Basis]) -> list[Predictio
 
 
 def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s: float) -> list[Measurement]:
+    """All cases in several passes of other order; the middle pass of each case."""
     from microbench.cases.standard import sentinel
+    from microbench.measure import measure
     from microbench.sweep import Sweep
 
-    outcome = Sweep(session.device, writer, budget_s=budget_s, seed=session.seed).run(cases, sentinel(session.device))
-    session.skipped.update(outcome.skipped)
-    session.untrustworthy += outcome.untrustworthy
-    if not outcome.measurements:
+    found: list[Measurement] = []
+    skipped: dict[str, str] = {}
+    end = time.perf_counter() + budget_s
+    for number in range(passes.PASSES):
+        share, session.passes = (end - time.perf_counter()) / (passes.PASSES - number), session.passes + 1
+        watched = passes.watched(measure, session.passes)
+        outcome = Sweep(session.device, writer, budget_s=share, seed=session.seed + number, measure_case=watched).run(
+            cases, sentinel(session.device)
+        )
+        found += outcome.measurements
+        skipped |= outcome.skipped
+        session.untrustworthy += [text for text in outcome.untrustworthy if text not in session.untrustworthy]
+    kept = passes.middle(found)
+    if not kept:
         raise InputError(f"nothing could be measured in {budget_s:.0f} s: give a larger --budget")
-    return outcome.measurements
+    measured = {str(m.notes["case"]) for m in kept}
+    session.skipped |= {case: reason for case, reason in skipped.items() if case not in measured}
+    return kept
 
 
 def _about(session: Session, plan: Plan, seconds: float) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from roofline.ledger import Precision
 from roofline.profiles.model import Model
 from roofline.scheduling import Scheduler
+from roofline.serving.export import request_rows
 from roofline.serving.simulator import simulate
 from roofline.serving.workloads import Workload
 from roofline.timing.step_timer import StepTimer
@@ -20,7 +21,7 @@ from roofline.validation.verdicts import Measured
 METRICS = ("ttft", "tpot")
 STATISTICS = ("mean", "p50", "p90")
 _RESAMPLES = 400
-LOAD = 0.6  # of the rate that all requests at once are served with
+LOAD = 0.5  # of the rate that all requests at once are served with
 
 
 def timer(model: Model, precision: Precision, basis: Basis, tokens: int) -> LineTimer:
@@ -37,6 +38,7 @@ def scaled(constants: StepConstants, factor: float) -> StepConstants:
         factor * constants.per_token_s,
         factor * constants.scale,
         factor * constants.per_cached_s,
+        factor * constants.per_group_s,
         constants.spread,
     )
 
@@ -46,6 +48,12 @@ def latencies(workload: Workload, scheduler: Scheduler, timer: LineTimer) -> dic
     result = simulate(workload, scheduler, timer)
     found = {f"{name}/{key}": value for name in METRICS for key, value in result.to_json()[f"{name}_s"].items() if key in STATISTICS}
     return {**found, "makespan": float(result.to_json()["makespan_s"])}
+
+
+def timeline(workload: Workload, scheduler: Scheduler, timer: LineTimer) -> list[dict[str, Any]]:
+    """When each request is simulated to be sent, to give its first token and its last: index, start_s, first_token_s, last_token_s."""
+    kept = {"request": "index", "sent_s": "start_s", "first_token_s": "first_token_s", "end_s": "last_token_s"}
+    return [{mine: row[theirs] for theirs, mine in kept.items()} for row in request_rows(simulate(workload, scheduler, timer))]
 
 
 def predictions(basis: Basis, expected: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]) -> list[Prediction]:
@@ -58,21 +66,33 @@ def predictions(basis: Basis, expected: Mapping[str, float], low: Mapping[str, f
 
 
 def measured(requests: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Measured]:
-    """Statistics of served requests (records of kind request) with 80 % bootstrap intervals over the requests."""
+    """Statistics of served requests (records of kind request): the median over the repeats of the trace, from the least to the most.
+
+    With one repeat the interval is an 80 % bootstrap over the requests.
+    """
+    repeats: dict[int, list[Mapping[str, Any]]] = {}
+    for request in requests:
+        repeats.setdefault(int(request.get("repeat", 0)), []).append(request)
     rng = np.random.default_rng(seed)
-    values = {"ttft": [r["first_token_s"] - r["start_s"] for r in requests]}
-    more = [r for r in requests if r["output_tokens"] > 1]
-    values["tpot"] = [(r["last_token_s"] - r["first_token_s"]) / (r["output_tokens"] - r["first_chunk_tokens"]) for r in more]
     found = {}
-    for metric, each in values.items():
-        data = np.array(each)
-        draws = data[rng.integers(0, len(data), (_RESAMPLES, len(data)))]
+    for metric in METRICS:
+        each = [np.array(_values(metric, rows)) for rows in repeats.values()]
         for statistic in STATISTICS:
-            low, high = np.quantile(_statistic(draws, statistic), (0.1, 0.9))
-            found[f"trace/{metric}/{statistic}"] = Measured(
-                float(_statistic(data[None, :], statistic)[0]), float(low), float(high), len(data)
-            )
+            values = [float(_statistic(data[None, :], statistic)[0]) for data in each]
+            draws = values
+            if len(each) == 1:
+                resampled = each[0][rng.integers(0, len(each[0]), (_RESAMPLES, len(each[0])))]
+                draws = [float(q) for q in np.quantile(_statistic(resampled, statistic), (0.1, 0.9))]
+            median = float(np.median(values))
+            found[f"trace/{metric}/{statistic}"] = Measured(median, min(draws), max(draws), sum(map(len, each)))
     return found
+
+
+def _values(metric: str, requests: Sequence[Mapping[str, Any]]) -> list[float]:
+    if metric == "ttft":
+        return [r["first_token_s"] - r["start_s"] for r in requests]
+    more = [r for r in requests if r["output_tokens"] > 1]
+    return [(r["last_token_s"] - r["first_token_s"]) / (r["output_tokens"] - r["first_chunk_tokens"]) for r in more]
 
 
 def _statistic(rows: NDArray[np.float64], name: str) -> NDArray[np.float64]:

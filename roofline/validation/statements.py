@@ -16,9 +16,16 @@ from roofline.validation.predictions import Prediction
 PREDICTIONS, MEASUREMENTS = "predictions.jsonl", "measurements.jsonl"
 
 
-def state(folder: Path, stage: str, predictions: Sequence[Prediction], clock: Callable[[], float] = time.time) -> str:
-    """Writes the predictions of a stage to the disk and returns their SHA-256."""
-    rows = [{**p.to_json(), "stage": stage} for p in predictions]
+def state(
+    folder: Path,
+    stage: str,
+    predictions: Sequence[Prediction],
+    clock: Callable[[], float] = time.time,
+    *,
+    simulated: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Writes the predictions of a stage to the disk and returns their SHA-256. simulated: rows of a simulation that belong to them."""
+    rows = [{**p.to_json(), "stage": stage} for p in predictions] + [{"kind": "simulated", **row, "stage": stage} for row in simulated]
     digest = _digest(rows)
     with JsonlWriter(folder / PREDICTIONS) as writer:
         for row in rows:
@@ -41,7 +48,7 @@ def check(folder: Path) -> list[str]:
     rows: dict[str, list[dict[str, Any]]] = {}
     stated: dict[str, Mapping[str, Any]] = {}
     for _, row in read_jsonl(folder / PREDICTIONS):
-        if row["kind"] == "prediction":
+        if row["kind"] in ("prediction", "simulated"):
             rows.setdefault(row["stage"], []).append(row)
         else:
             stated[row["stage"]] = row

@@ -13,6 +13,7 @@ from roofline.validation.verdicts import AMBIGUOUS, FAIL, PASS
 if TYPE_CHECKING:
     import pandas as pd
 
+BEYOND = 1.02  # of the memory bandwidth, above which a launch beats the roof
 COVERED, HALF = 0.70, 0.50  # shares of rows in an 80 % interval from which a kernel passes, below which it fails
 
 
@@ -39,9 +40,13 @@ class TableCheck:
 def check_table(path: Path, *, hardware: str = "", split: str = "", operands: str = "hot") -> TableCheck:
     """Predicts and judges each row of a table (schema of docs/reference/tables.md, or an ncu CSV).
 
-    hardware: of all rows, where the table does not say. split: only rows with this word in the column split.
-    Raises RecordError for a table without measured times.
+    hardware: of all rows, where the table does not say. split: only rows with this word in the column split. Kernels of an ncu CSV
+    have no shapes: they are held against the memory roof (see ncu.py). Raises RecordError for a table without measured times.
     """
+    from roofline.validation import ncu
+
+    if ncu.is_ncu(path):
+        return _check_ncu(path, hardware)
     from roofline.calibration import tables
     from roofline.calibration.predict import predict_table
     from roofline.calibration.score import score_table, suspects
@@ -67,6 +72,35 @@ def check_table(path: Path, *, hardware: str = "", split: str = "", operands: st
     return TableCheck(
         groups, [{str(key): value for key, value in row.items()} for row in beaten.head(100).to_dict("records")], warnings, rows
     )
+
+
+def _check_ncu(path: Path, hardware: str) -> TableCheck:
+    """Bytes of DRAM per second of each launch against the datasheet: above it the counters or the profile are wrong."""
+    import pandas as pd
+
+    from roofline.profiles.catalog import load_hardware
+    from roofline.validation import ncu
+
+    if not hardware:
+        raise RecordError(f"{path}: an ncu CSV does not say on which device: add -H NAME")
+    rows = pd.DataFrame(ncu.read(path)).assign(hardware=hardware)
+    rows["op"] = rows["op"].replace("", "unknown")
+    rows["of_bandwidth"] = rows["bytes"].astype(float) / rows["seconds"] / load_hardware(hardware).memory_bandwidth
+    beats = rows["of_bandwidth"] > BEYOND
+    rows["verdict"] = beats.map({True: FAIL, False: PASS}).where(rows["of_bandwidth"].notna(), "")
+    groups = []
+    for op, mine in rows.groupby("op", sort=False):
+        seen, wrong = mine["of_bandwidth"].dropna(), int((mine["verdict"] == FAIL).sum())
+        word = AMBIGUOUS if not len(seen) else FAIL if 2 * wrong > len(seen) else AMBIGUOUS if wrong else PASS
+        share = float(seen.median()) if len(seen) else None
+        counts = {"rows": len(mine), "violations": wrong, "unpredicted": 1 - len(seen) / len(mine)}
+        groups.append({"op": op, "verdict": word, "of_bandwidth": share, **counts})
+    warnings = (
+        [f"{beats.sum()} launches move more DRAM bytes than {hardware} can: another device, or wrong counters"] if beats.any() else []
+    )
+    if rows["of_bandwidth"].isna().any():
+        warnings.append("launches without DRAM bytes cannot be judged: collect dram__bytes.sum with ncu --metrics")
+    return TableCheck(groups, rows[beats].head(100).to_dict("records"), warnings, rows)
 
 
 def _split(frame: pd.DataFrame, split: str, path: Path) -> pd.DataFrame:

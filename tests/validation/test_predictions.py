@@ -21,18 +21,18 @@ from roofline.validation.predictions import THIS_RUN, UNCALIBRATED, Basis, Step,
 
 MODEL = in_one_type(load_model("tiny-llama-15m"), "fp32")
 CPU = Hardware(id="this-machine", vendor="measured", name="a CPU", memory_bytes=8e9, memory_bandwidth=12e9, peaks={"fp32": 190e9})
-PLANTED = StepConstants(2e-3, 3e-5, 1.2, 1e-6)
-STEPS = [Step(*shape) for shape in SCALES["cpu"].fit]
+PLANTED = StepConstants(2e-3, 3e-5, 1.2, 1e-6, 5e-4)
+STEPS = list(SCALES["cpu"].fit)
 
 
 def test_constants_of_the_engine_are_found_again() -> None:
     kernels = {step: 5e-3 + 1e-5 * step.tokens**1.2 + 4e-7 * step.cached for step in STEPS}
-    measured = {step: kernels[step] + PLANTED.added_s(step.tokens, step.cached, kernels[step]) for step in STEPS}
+    measured = {step: kernels[step] + PLANTED.added_s(step.tokens, step.cached, step.groups, kernels[step]) for step in STEPS}
     found = fit_steps(measured, kernels)
-    for step in (Step(*shape) for shape in SCALES["cpu"].judged):
+    for step in SCALES["cpu"].judged:
         alone = 5e-3 + 1e-5 * step.tokens**1.2 + 4e-7 * step.cached
-        true = alone + PLANTED.added_s(step.tokens, step.cached, alone)
-        assert alone + found.added_s(step.tokens, step.cached, alone) == pytest.approx(true, rel=0.05)
+        true = alone + PLANTED.added_s(step.tokens, step.cached, step.groups, alone)
+        assert alone + found.added_s(step.tokens, step.cached, step.groups, alone) == pytest.approx(true, rel=0.05)
 
 
 def test_too_few_steps_fit_nothing() -> None:
@@ -59,9 +59,9 @@ def test_the_timer_of_the_simulator_has_the_decode_line_of_its_steps() -> None:
     assert last >= 300
     plain = serve.timer(MODEL, AS_SHIPPED, Basis(UNCALIBRATED, CPU, ""), 256)
     alone = plain.step_time(4, 300, [])
-    assert timer.step_time(4, 300, []) == pytest.approx(alone + PLANTED.added_s(4, 304, alone))
+    assert timer.step_time(4, 300, []) == pytest.approx(alone + PLANTED.added_s(4, 304, 1, alone))
     chunk = plain.step_time(2, 100, [(32, 0), (16, 64)])
-    assert timer.step_time(2, 100, [(32, 0), (16, 64)]) == pytest.approx(chunk + PLANTED.added_s(50, 182, chunk))
+    assert timer.step_time(2, 100, [(32, 0), (16, 64)]) == pytest.approx(chunk + PLANTED.added_s(50, 182, 3, chunk))
 
 
 def test_simulated_latencies_scale_with_the_steps() -> None:

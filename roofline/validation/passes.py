@@ -1,0 +1,75 @@
+"""The same shapes several times over a stage, and who else used the machine meanwhile: a disturbance of seconds reaches one pass."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roofline.records import Measurement
+
+PASSES = 3
+_STAT = Path("/proc/stat")
+_IDLE = (3, 4)  # columns of /proc/stat: idle, and idle while a disk is awaited
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Seconds that the cores of the machine were busy, and that this process computed, since some moment."""
+
+    all_s: float
+    own_s: float
+
+
+def busy() -> Busy | None:
+    """As of now; None where the system does not tell (only Linux does)."""
+    try:
+        columns = [int(word) for word in _STAT.read_text(encoding="ascii").splitlines()[0].split()[1:9]]
+    except (OSError, ValueError, IndexError):
+        return None
+    ticks = sum(value for column, value in enumerate(columns) if column not in _IDLE)
+    return Busy(ticks / os.sysconf("SC_CLK_TCK"), time.process_time())
+
+
+def others(before: Busy | None, after: Busy | None, wall_s: float) -> float | None:
+    """Cores that other processes kept busy in between (steal by other virtual machines included); None if unknown."""
+    if before is None or after is None or wall_s <= 0:
+        return None
+    return max((after.all_s - before.all_s) - (after.own_s - before.own_s), 0.0) / wall_s
+
+
+def watched(measure: Callable[..., Measurement], number: int) -> Callable[..., Measurement]:
+    """`measure` whose record notes the pass and how many cores others kept busy meanwhile."""
+
+    def wrapped(*args: Any, **options: Any) -> Measurement:
+        before, began = busy(), time.perf_counter()
+        found = measure(*args, **options)
+        share = others(before, busy(), time.perf_counter() - began)
+        notes = {"pass": number} | ({} if share is None else {"others": round(share, 3)})
+        return replace(found, notes={**found.notes, **notes})
+
+    return wrapped
+
+
+def middle(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """One measurement of each case: that of the pass whose median lies in the middle of all passes. Sentinels are left out."""
+    cases: dict[str, list[Measurement]] = {}
+    for m in measurements:
+        if not m.notes.get("sentinel"):
+            cases.setdefault(str(m.notes["case"]), []).append(m)
+    return [sorted(found, key=lambda m: m.median_s)[(len(found) - 1) // 2] for found in cases.values()]
+
+
+def drift(measurements: Sequence[Measurement]) -> float:
+    """Slowest / fastest pass − 1, each by the median of its sentinels: how much the machine itself changed over the run."""
+    passes: dict[object, list[float]] = {}
+    for number, m in enumerate(measurements):
+        if m.notes.get("sentinel"):
+            passes.setdefault(m.notes.get("pass", f"{number}"), []).append(m.median_s)
+    medians = [float(np.median(found)) for found in passes.values()]
+    return max(medians) / min(medians) - 1 if medians else 0.0

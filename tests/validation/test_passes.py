@@ -1,0 +1,68 @@
+"""Several passes over the same shapes: which one stands for a shape, what the machine's own change is, and who else was there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+import pytest
+
+from roofline.records import Measurement
+from roofline.validation import passes
+
+
+def measurement(case: str, seconds: float, **notes: object) -> Measurement:
+    return Measurement("gemm", {}, "cpu", "fp32", (seconds,) * 3, "test", "e", cold=True, notes={"case": case, **notes})
+
+
+def test_the_pass_in_the_middle_stands_for_a_case() -> None:
+    rows = [
+        measurement("a", 3.0),
+        measurement("b", 1.0),
+        measurement("a", 9.0),
+        measurement("a", 3.1),
+        measurement("s", 1.0, sentinel="end"),
+    ]
+    assert [(m.notes["case"], m.median_s) for m in passes.middle(rows)] == [("a", 3.1), ("b", 1.0)]
+
+
+def test_drift_is_between_passes_and_one_disturbed_sentinel_of_three_is_outvoted() -> None:
+    rows = [
+        measurement("s", t, sentinel=p, **{"pass": n})
+        for n, times in ((1, (1.0, 2.0, 1.0)), (2, (1.2, 1.1, 1.1)))
+        for t, p in zip(times, "sme", strict=True)
+    ]
+    assert passes.drift(rows) == pytest.approx(0.1)
+    assert passes.drift([measurement("s", 1.0, sentinel="start"), measurement("s", 1.5, sentinel="end")]) == pytest.approx(0.5)
+    assert passes.drift([measurement("a", 1.0)]) == 0.0
+
+
+def test_cores_of_others_by_hand() -> None:
+    assert passes.others(passes.Busy(10.0, 4.0), passes.Busy(16.0, 8.0), 2.0) == 1.0
+    assert passes.others(passes.Busy(10.0, 4.0), passes.Busy(10.0, 4.5), 2.0) == 0.0
+    assert passes.others(None, passes.Busy(1.0, 1.0), 1.0) is None
+
+
+def spin(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@pytest.mark.skipif(passes.busy() is None, reason="only Linux tells who used the cores")
+def test_a_busy_neighbour_is_seen() -> None:
+    neighbour = multiprocessing.get_context("spawn").Process(target=spin, args=(30.0,))
+    neighbour.start()
+    time.sleep(1.0)
+
+    def measure() -> Measurement:
+        spin(1.0)
+        return measurement("a", 1.0)
+
+    try:
+        found = passes.watched(measure, 2)()
+    finally:
+        neighbour.terminate()
+        neighbour.join()
+    assert found.notes["pass"] == 2
+    assert found.notes["others"] > 0.2
