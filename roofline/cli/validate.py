@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -138,15 +139,33 @@ def _measure(
     require_torch("roofline validate")
     from microbench.cases.model import in_one_type
     from microbench.device import open_device
-    from roofline.validation.run import DTYPE, Session
+    from roofline.validation.run import DTYPE, Session, check_budget
     from roofline.validation.run import validate as run
 
+    check_budget(budget_s)
     here = open_device(device, threads, profile, cpu_time=cpu_time)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
     one_type = in_one_type(spec, DTYPE[here.kind])
     _say(f"{here.id}: validation of {spec.name} in {DTYPE[here.kind]}, at most {units.format(budget_s, 'time')}; records in {folder}")
     session = Session(one_type, here, profile or here.profile, folder, begun + budget_s, budget_s, seed, lambda text: _since(begun, text))
-    return run(session), folder
+    try:
+        found = run(session)
+    except KeyboardInterrupt:
+        _say(f"interrupted before anything was judged: records in {folder}; the same command starts again")
+        raise typer.Exit(130) from None
+    if session.interrupted:
+        _say("interrupted: judged is what was measured; the same command starts again, since a validation is of one state of the machine")
+    return found, folder
+
+
+def _make(folder: Path) -> None:
+    """The folder, before anything is measured. Raises InputError where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"-o {folder}: the folder cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"-o {folder}: the folder cannot be written to: permission denied")
 
 
 def _write_report(found: Validation, folder: Path) -> None:
@@ -205,7 +224,7 @@ def _table_answer(path: Path, hardware: str | None, split: str, operands: str, o
     warned = [Paragraph(text, bullet="!", style="yellow") for text in found.warnings]
     blocks: list[Block] = [Heading(f"{path.name}: {found.verdict}"), table, *warned]
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+        _make(output)
         write_atomically(output / "rows.csv", found.rows_csv())
         blocks.append(Paragraph(f"Each row with its prediction and verdict: {output / 'rows.csv'}"))
     inputs = {"measurements": str(path), "hardware": hardware, "split": split, "operands": operands}
@@ -239,7 +258,7 @@ def _load_answer(result: Path, prediction: Path, output: Path | None) -> Answer:
         *(Paragraph(text, bullet="!", style="red") for text in found.warnings),
     ]
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
+        _make(output)
         write_atomically(output / "loadtest.json", json.dumps({"groups": found.groups, "rows": found.rows}, indent=1) + "\n")
         blocks.append(Paragraph(f"Each row with its verdict: {output / 'loadtest.json'}"))
     assumptions = [

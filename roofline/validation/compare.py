@@ -50,7 +50,9 @@ class Validation:
 
     @property
     def exit_code(self) -> int:
-        """4 untrustworthy, 1 FAIL, else 0."""
+        """130 interrupted, 4 untrustworthy, 1 FAIL, else 0."""
+        if self.run.get("interrupted"):
+            return 130
         return 4 if not self.trustworthy else 1 if self.verdict == "FAIL" else 0
 
     def to_json(self) -> dict[str, Any]:
@@ -106,20 +108,22 @@ def _rows(
     moved: Mapping[str, float],
     requests: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
-    from microbench.visits import interval
-
     predicted: dict[str, dict[str, Prediction]] = {}
     for _, row in read_jsonl(folder / statements.PREDICTIONS):
         if row["kind"] == "prediction":
             p = Prediction(**{key: value for key, value in row.items() if key not in ("kind", "stage")})
             predicted.setdefault(p.target, {})[p.basis] = p
     measured = {
-        str(m.notes["case"]): Measured(m.median_s, *interval(m, moved["steps" if m.op == "engine_step" else "kernels"]), len(m.samples_s))
+        str(m.notes["case"]): _measured(m, moved["steps" if m.op == "engine_step" else "kernels"])
         for m in passes.middle(measurements)
     }
     if requests:
         measured |= serve.measured(requests)
     return [_row(target, predicted[target], measured, run["alone"].get(target, {})) for target in predicted if target in measured]
+
+
+def _measured(m: Measurement, moved: float) -> Measured:
+    return Measured(m.median_s, *passes.interval(m, moved), len(m.samples_s))
 
 
 def _row(target: str, predictions: Mapping[str, Prediction], measured: Mapping[str, Measured], alone: Mapping[str, tuple[str, int]]) -> Row:

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from microbench.device import Device
-from roofline.engine.build import Options, build_engine, check
+from roofline.engine.build import Options, Setup, build_engine, check
 from roofline.engine.driver import Driver, Run
 from roofline.engine.engine import Engine
 from roofline.engine.runner import Row
@@ -28,6 +28,13 @@ BLOCK = 16
 ROUNDS, LEAST_ROUNDS = 40, 3
 
 
+def setup(model: Model, kind: str, dtype: str, steps: Sequence[Step], seed: int) -> Setup:
+    """The engine for these steps, not built yet. Raises InputError when it does not run the model or memory does not suffice."""
+    blocks = max([sum(_widths(step)) for step in steps] + [SCALES[kind].sequences * 24])
+    mode = "graphs" if kind == "cuda" else "eager"
+    return check(model, Options(kind, dtype, num_blocks=blocks + 1, block_size=BLOCK, seed=seed, mode=mode))
+
+
 class Bench:
     """An engine with random weights whose steps are timed.
 
@@ -38,9 +45,7 @@ class Bench:
     def __init__(self, model: Model, kind: str, dtype: str, steps: Sequence[Step], *, cpu_time: bool, seed: int = 0) -> None:
         self.model, self.kind, self.dtype, self.cpu_time = model, kind, dtype, cpu_time
         self.clock: Callable[[], float] = time.process_time if cpu_time else time.perf_counter
-        blocks = max([sum(_widths(step)) for step in steps] + [SCALES[kind].sequences * 24])
-        mode = "graphs" if kind == "cuda" else "eager"
-        self._setup = check(model, Options(kind, dtype, num_blocks=blocks + 1, block_size=BLOCK, seed=seed, mode=mode))
+        self._setup = setup(model, kind, dtype, steps, seed)
         self._engine: Engine = build_engine(self._setup, self.scheduler())
         self._wall = self._counted = 0.0
 

@@ -65,6 +65,12 @@ def middle(measurements: Sequence[Measurement]) -> list[Measurement]:
     return [sorted(found, key=lambda m: m.median_s)[(len(found) - 1) // 2] for found in cases.values()]
 
 
+def interval(m: Measurement, moved: float) -> tuple[float, float]:
+    """Seconds between which the median of another run should lie: 10 % and 90 % of the samples, widened by `moved` (see drift)."""
+    low, high = np.quantile(m.samples_s, [0.1, 0.9])
+    return float(low) / (1 + moved), float(high) * (1 + moved)
+
+
 def drift(measurements: Sequence[Measurement]) -> float:
     """Slowest / fastest pass − 1, each by the median of its sentinels: how much the machine itself changed over the run."""
     passes: dict[object, list[float]] = {}

@@ -53,6 +53,7 @@ class Session:
     skipped: dict[str, str] = field(default_factory=dict)
     untrustworthy: list[str] = field(default_factory=list)
     passes: int = 0
+    interrupted: bool = False
 
     @property
     def left_s(self) -> float:
@@ -65,22 +66,43 @@ class Session:
 
 
 def validate(session: Session) -> Validation:
-    """Predicts, measures and judges; all records lie in the session's folder. Raises InputError when too little could be measured."""
-    if session.budget_s < LEAST_S:
-        raise InputError(f"a budget of {session.budget_s:.0f} s: a validation needs at least {LEAST_S:.0f} s, better 240 s")
+    """Predicts, measures and judges; all records lie in the session's folder. Ctrl-C ends it early, with what there is.
+
+    Raises InputError when the model does not fit into the device, or too little could be measured.
+    """
     begun = time.perf_counter()
+    plan = make_plan(session.model, session.device, DTYPE[session.device.kind])
+    _check_engine(session, plan)
     for name in (statements.PREDICTIONS, statements.MEASUREMENTS, RUN):
         (session.folder / name).unlink(missing_ok=True)
-    plan = make_plan(session.model, session.device, DTYPE[session.device.kind])
     session.left_out += [f"no case: {what}" for what in plan.left_out]
     with JsonlWriter(session.folder / statements.MEASUREMENTS) as writer:
-        fitted = _fit(session, plan, writer)
-        _judge_kernels(session, plan, fitted, writer)
-        bench = _judge_steps(session, plan, writer)
-        _serve(session, bench, writer)
+        try:
+            fitted = _fit(session, plan, writer)
+            _judge_kernels(session, plan, fitted, writer)
+            bench = _judge_steps(session, plan, writer)
+            _serve(session, bench, writer)
+        except KeyboardInterrupt:
+            if not session.bases or session.bases[-1].name != THIS_RUN:
+                raise
+            session.interrupted = True
+            session.left_out.insert(0, "what came after the interruption")
     seconds = time.perf_counter() - begun
     (session.folder / RUN).write_text(json.dumps(_about(session, plan, seconds), indent=1) + "\n", encoding="utf-8")
     return assemble(session.folder)
+
+
+def check_budget(budget_s: float) -> None:
+    """Raises InputError for a budget in which nothing can be measured."""
+    if budget_s < LEAST_S:
+        raise InputError(f"a budget of {budget_s:.0f} s: a validation needs at least {LEAST_S:.0f} s, better 240 s")
+
+
+def _check_engine(session: Session, plan: Plan) -> None:
+    """Whether the engine will run the model, asked before minutes go into measuring its kernels."""
+    from roofline.validation.engine_steps import setup
+
+    setup(session.model, session.device.kind, DTYPE[session.device.kind], [*plan.fit_steps, *plan.judged_steps], session.seed)
 
 
 def _fit(session: Session, plan: Plan, writer: JsonlWriter) -> list[Measurement]:
@@ -246,6 +268,7 @@ def _about(session: Session, plan: Plan, seconds: float) -> Mapping[str, Any]:
         "fitted": [case.id for case in plan.fit_cases] + [step.id for step in plan.fit_steps],
         "judged": [case.id for case in plan.judged_cases] + [step.id for step in plan.judged_steps],
         "alone": plan.alone, "left_out": [*session.left_out, *_skipped(session, plan)], "untrustworthy": session.untrustworthy,
+        "interrupted": session.interrupted,
     }  # fmt: skip
 
 
