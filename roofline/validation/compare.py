@@ -114,8 +114,7 @@ def _rows(
             p = Prediction(**{key: value for key, value in row.items() if key not in ("kind", "stage")})
             predicted.setdefault(p.target, {})[p.basis] = p
     measured = {
-        str(m.notes["case"]): _measured(m, moved["steps" if m.op == "engine_step" else "kernels"])
-        for m in passes.middle(measurements)
+        str(m.notes["case"]): _measured(m, moved["steps" if m.op == "engine_step" else "kernels"]) for m in passes.middle(measurements)
     }
     if requests:
         measured |= serve.measured(requests)
