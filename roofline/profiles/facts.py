@@ -14,8 +14,8 @@ Value = float | int | str | bool | None
 _ATTRIBUTES = {
     "vendor": "", "architecture": "", "compute_capability": "", "form_factor": "", "launch_year": "",
     "memory_type": "", "unified_memory": "", "memory_bytes": "bytes", "memory_reported_bytes": "bytes",
-    "memory_bandwidth": "bandwidth", "l2_bytes": "bytes", "sm_count": "", "boost_hz": "frequency",
-    "peak_clock_hz": "frequency", "tdp_w": "power",
+    "memory_bandwidth": "bandwidth", "l2_bytes": "bytes", "l2_bandwidth": "bandwidth", "sm_count": "",
+    "boost_hz": "frequency", "peak_clock_hz": "frequency", "tdp_w": "power",
 }  # fmt: skip
 _LINKS = {"link": "", "link_bandwidth": "bandwidth", "pcie": "", "pcie_bandwidth": "bandwidth"}
 

@@ -140,7 +140,8 @@ class Hardware(_Frozen):
 
     memory_bytes: as marketed; memory_reported_bytes: as the driver reports it. peaks: dense, FP32 accumulation where the
     device has it, by compute type. boost_hz: the clock of the vector units' printed peak; peak_clock_hz: the clock at which
-    SM × rate gives the printed tensor peaks. link_bandwidth, pcie_bandwidth: one direction, all links of the device.
+    SM × rate gives the printed tensor peaks. l2_bandwidth: reads of all SMs together that hit the L2. link_bandwidth,
+    pcie_bandwidth: one direction, all links of the device.
     """
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
@@ -160,6 +161,7 @@ class Hardware(_Frozen):
     memory_reported_bytes: Bytes | None = None
     memory_bandwidth: Bandwidth
     l2_bytes: Bytes | None = None
+    l2_bandwidth: Bandwidth | None = None
     sm_count: Count | None = None
     boost_hz: Hertz | None = None
     peak_clock_hz: Hertz | None = None

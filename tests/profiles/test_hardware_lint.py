@@ -110,8 +110,8 @@ class TestEachProfile:
         named = {f"peaks.{compute}" for compute in hardware.peaks}
         named |= {
             key
-            for key in ("memory_bytes", "memory_reported_bytes", "memory_bandwidth", "l2_bytes", "sm_count", "boost_hz",
-                        "peak_clock_hz", "tdp_w", "link_bandwidth", "pcie_bandwidth")
+            for key in ("memory_bytes", "memory_reported_bytes", "memory_bandwidth", "l2_bytes", "l2_bandwidth", "sm_count",
+                        "boost_hz", "peak_clock_hz", "tdp_w", "link_bandwidth", "pcie_bandwidth")
             if getattr(hardware, key) is not None
         }  # fmt: skip
         assert set(hardware.figures) == named
@@ -135,6 +135,32 @@ class TestEachProfile:
         """Reading all memory once takes between 1 ms (SRAM aside) and 0.7 s on every device there is."""
         hardware = ALL[id_]
         assert 0.01 < hardware.memory_bytes / hardware.memory_bandwidth < 0.7 or hardware.memory_type == "SRAM"
+
+
+# Bytes that the L2 reads a clock, from the vendors' whitepapers; the clock is that of the profile.
+L2_BYTES_PER_CLOCK = {"GA100": 5120, "GV100": 2048, "CDNA 3, 8 XCDs": 8 * 16 * 128, "CDNA 3, 6 XCDs": 6 * 16 * 128}
+L2_CHIP = {
+    "a100-sxm-40gb": "GA100", "a100-sxm-80gb": "GA100", "a100-pcie-40gb": "GA100", "a100-pcie-80gb": "GA100",
+    "v100-sxm-16gb": "GV100", "v100-sxm-32gb": "GV100", "v100-pcie-16gb": "GV100", "v100-pcie-32gb": "GV100",
+    "mi300x": "CDNA 3, 8 XCDs", "mi325x": "CDNA 3, 8 XCDs", "mi300a": "CDNA 3, 6 XCDs",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("id_", sorted(L2_CHIP))
+def test_l2_of_whitepapers_is_bytes_per_clock_times_clock(id_: str) -> None:
+    clock = ALL[id_].boost_hz
+    assert clock
+    assert ALL[id_].l2_bandwidth == pytest.approx(L2_BYTES_PER_CLOCK[L2_CHIP[id_]] * clock, rel=1e-3)
+
+
+def test_the_l2_is_faster_than_the_memory_and_slower_than_all_l1_together() -> None:
+    """No L1 of these devices takes more than 128 B a clock; what was measured stays below that, and above the memory."""
+    known = [hardware for hardware in ALL.values() if hardware.l2_bandwidth]
+    assert len(known) >= 18
+    for hardware in known:
+        assert hardware.sm_count
+        assert hardware.boost_hz
+        assert 1.8 * hardware.memory_bandwidth < hardware.l2_bandwidth <= 128 * hardware.sm_count * hardware.boost_hz, hardware.id
 
 
 def test_sources_are_all_used() -> None:
