@@ -150,6 +150,8 @@ def _measure(
     session = Session(one_type, here, profile or here.profile, folder, begun + budget_s, budget_s, seed, lambda text: _since(begun, text))
     try:
         found = run(session)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; the records end there", str(error.filename or folder)) from None
     except KeyboardInterrupt:
         _say(f"interrupted before anything was judged: records in {folder}; the same command starts again")
         raise typer.Exit(130) from None

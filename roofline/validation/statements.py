@@ -52,7 +52,8 @@ def check(folder: Path) -> list[str]:
             rows.setdefault(row["stage"], []).append(row)
         else:
             stated[row["stage"]] = row
-    begun = {row["stage"]: row for _, row in read_jsonl(folder / MEASUREMENTS) if row["kind"] == "stage" and row["predictions_sha256"]}
+    marks = (row for _, row in read_jsonl(folder / MEASUREMENTS, skip_cut_lines=True) if row["kind"] == "stage")
+    begun = {row["stage"]: row for row in marks if row["predictions_sha256"]}
     for stage, mark in begun.items():
         statement = stated.get(stage)
         if statement is None or statement["stated_s"] > mark["begun_s"]:

@@ -118,6 +118,15 @@ def test_the_report_comes_again_with_the_same_bytes(tmp_path: Path) -> None:
     assert "qkv" in text or "PASS" in text
 
 
+def test_an_interrupted_run_and_a_cut_line_are_judged_by_what_there_is(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    text = (path / statements.MEASUREMENTS).read_text()
+    (path / statements.MEASUREMENTS).write_text(text[:-40])  # the last line is that of the step
+    (path / RUN).write_text(json.dumps(json.loads((path / RUN).read_text()) | {"interrupted": True}))
+    found = assemble(path)
+    assert (found.verdict, found.exit_code, len(found.rows)) == ("PASS", 130, 3)
+
+
 def test_records_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read what"):
         assemble(tmp_path)
