@@ -23,7 +23,7 @@ def summary(rows: pd.DataFrame, measured: str = "seconds", predicted: str = "exp
     rate: values are rates, whose bound is a ceiling.
     """
     value = pd.to_numeric(rows[measured], errors="coerce")
-    rows = rows[value.notna() & (value > 0)]
+    rows = rows[np.isfinite(value) & (value > 0)]
     value = value[rows.index]
     guess = rows[predicted]
     done = guess.notna()
@@ -61,7 +61,7 @@ class Measure:
         Rows that the table itself calls suspect (a word in the column `suspect`) are left out.
         """
         value = tables.number(table, self.measured) * self.factor
-        good = value > 0
+        good = (value > 0) & np.isfinite(value)
         if "suspect" in table:
             good &= table["suspect"].isna() | (table["suspect"] == "")
         rows = table[good].copy()
@@ -116,8 +116,8 @@ def suspects(predicted: pd.DataFrame) -> pd.DataFrame:
     """Rows that were measured faster than their hard bound: mislabelled, cached where they should not be, or mistimed."""
     if "seconds" not in predicted:
         return predicted.iloc[:0]
-    seconds = pd.to_numeric(predicted["seconds"], errors="coerce")
-    return predicted[(seconds < predicted["bound_s"]) & predicted["bound_s"].notna()]
+    table = predicted.assign(seconds=tables.number(predicted, "seconds"))
+    return table[(table["seconds"] > 0) & (table["seconds"] < table["bound_s"])]
 
 
 def with_bands(predicted: pd.DataFrame) -> pd.DataFrame:

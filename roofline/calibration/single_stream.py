@@ -26,6 +26,7 @@ _MODELS = (  # name pattern, layers, share of weights that one token reads: publ
     (r"qwen3-4b", 36, 1.0), (r"qwen2.5-coder-7b", 28, 1.0),
 )  # fmt: skip
 _FULL_HEADS = r"llama-2-(?:7|13)b|llama-(?:7|13|30)b"  # every head has its own cache: 4 × the usual
+_LARGEST = 1e9  # of any number in a row
 _KV_BYTES = 4096.0  # per token and layer: 8 KV heads × 128 × (K and V) × 2 bytes
 
 
@@ -44,6 +45,11 @@ def streams(table: pd.DataFrame) -> tuple[Streams, pd.Series]:
     number = {
         name: tables.number(table, name) for name in ("weights_gb", "params_b", "bits_per_weight", "context", "prompt_len", "gen_len")
     }
+    beyond = pd.Series("", index=table.index, dtype=object)
+    for name, column in number.items():
+        wrong = column.notna() & ~((column >= 0) & (column < _LARGEST))
+        beyond = beyond.mask(wrong & (beyond == ""), f"{name}: must be a number ≥ 0 and < {_LARGEST:g}")
+        number[name] = column.mask(wrong)
     devices = tables.number(table, "n_devices").fillna(1.0).clip(lower=1.0).to_numpy()
     if "parallel" in table:
         devices = np.where(table["parallel"] == "layer split", 1.0, devices)
@@ -56,7 +62,8 @@ def streams(table: pd.DataFrame) -> tuple[Streams, pd.Series]:
     heads = np.where(table["model"].str.contains(_FULL_HEADS, case=False), 4.0, 1.0)
     seen = number["context"].fillna(0.0).to_numpy() + number["gen_len"].fillna(0.0).to_numpy() / 2
     bandwidth, peak, errors = _devices(table)
-    errors = errors.where(np.isfinite(weights) & (weights > 0), "weights_gb: must be a number > 0")
+    known = np.isfinite(weights) & (weights > 0)
+    errors = errors.where(known, "weights_gb: must be a number > 0").mask((beyond != "") & known, beyond)
     names = table["device"].astype(str) if "device" in table else pd.Series("", index=table.index)
     kinds = [ENGINES.index(engine_class(str(e), d)) for e, d in zip(table["engine"], names, strict=True)]
     rows = Streams(
@@ -194,6 +201,8 @@ def predict_streams(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     c = {name: np.array([blocks[engine].constants[name] for engine in ENGINES]) for name in names}
     c |= {"em": np.array([first.constants[f"em{bits}"] for bits in (16, 8, 4)])}
     found = pd.DataFrame(index=table.index)
+    good = (errors == "").to_numpy()
+    rows = replace(rows, **{name: np.where(good, getattr(rows, name), 1.0) for name in ("weight_bytes", "active_parameters")})
     for phase, seconds, bound, tokens in (
         ("prefill", prefill_seconds(rows, c), prefill_bound(rows), rows.prompt),
         ("decode", decode_seconds(rows, c), decode_bound(rows), np.ones(len(table))),

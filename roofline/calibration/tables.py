@@ -22,16 +22,20 @@ _TIME_UNITS = {"seconds": 1.0, "milliseconds": 1e-3, "ms": 1e-3, "microseconds":
 _WORDS = ("op", "hardware", "software", "software_version", "kernel", "dtype", "kv_dtype", "collective", "routing", "split")
 _OPTIONAL = {"window": 0.0, "past_tokens": 0.0, "tp": 1.0, "ep": 1.0}
 _MAY_BE_ZERO = ("window", "past_tokens", "alpha")
+_LARGEST = 1e15  # of any count: products of a few still are finite numbers
+_SIXTEEN_BITS = {"kv_dtype": ("decode_attention", "prefill_attention", "mla_decode", "mla_prefill"), "dtype": ("prefill_attention",)}
 
 
 def read(path: Path | str) -> pd.DataFrame:
     """The table in a CSV or parquet file, as written. Raises RecordError for what is no table, with the file's name."""
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise RecordError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise RecordError(f"{path}: is a folder; name a CSV or parquet file in it")
     try:
         parquet = path.suffix.lower() in (".parquet", ".pq")
-        frame = pd.read_parquet(path) if parquet else pd.read_csv(path, low_memory=False)
+        frame = pd.read_parquet(path) if parquet else _csv(path)
     except ImportError:
         raise MissingDependencyError("pyarrow", "parquet", "reading parquet") from None
     except (ValueError, OSError, UnicodeDecodeError) as error:  # pandas and pyarrow errors are ValueErrors
@@ -42,10 +46,24 @@ def read(path: Path | str) -> pd.DataFrame:
     return frame
 
 
+def _csv(path: Path) -> pd.DataFrame:
+    """A CSV file whose header fits its rows. Raises RecordError where it does not."""
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].astype(str)
+    if twice := header[header.duplicated()].tolist():
+        raise RecordError(f"{path}: the column {twice[0]!r} is there twice; keep one")
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise RecordError(f"{path}: columns are separated by semicolons or tabs; write them with commas")
+    frame = pd.read_csv(path, low_memory=False)
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise RecordError(f"{path}: rows have more fields than the header has columns")
+    return frame
+
+
 def normalised(frame: pd.DataFrame, op: str = "") -> pd.DataFrame:
     """A copy with one spelling for each word, `seconds` in seconds, and the numeric columns that forms need.
 
-    Adds `alpha` (from routing) and `matrices` to MoE rows, `kernel` to collectives, and 0 for a missing window or past_tokens.
+    Adds `alpha` (from routing) and `matrices` to MoE rows, `kernel` to collectives, 0 for a missing window or past_tokens, and
+    bf16 for a blank type of attention or its cache.
     op: kind of all rows, where the table has no column `op`. Raises RecordError for a missing column or two time columns.
     """
     table = frame.copy()
@@ -65,6 +83,11 @@ def normalised(frame: pd.DataFrame, op: str = "") -> pd.DataFrame:
             table[column] = lower.where(keep, lower.map(lambda d: DTYPES.get(d, d)))
     if "software" in table:
         table["software"] = table["software"].str.lower().map(lambda s: SOFTWARE.get(s, s))
+    for column, ops in _SIXTEEN_BITS.items():
+        rows = table["op"].isin(ops)
+        if rows.any():
+            words = table[column] if column in table else pd.Series("", index=table.index, dtype=object)
+            table[column] = words.mask(rows & (words == ""), "bf16")
     _time(table, where)
     _moe(table)
     if "collective" in table:
@@ -100,9 +123,10 @@ def _alpha(routing: str) -> float:
     if name in ("balanced", "uniform", ""):
         return 0.0 if name == "balanced" else UNIFORM
     try:
-        return float(name.removeprefix("power_law_"))
+        exponent = float(name.removeprefix("power_law_"))
     except ValueError:
         return float("nan")
+    return exponent if 0 < exponent <= 10 else float("nan")
 
 
 def _plain_experts(table: pd.DataFrame) -> pd.Series:
@@ -125,18 +149,25 @@ def require(table: pd.DataFrame, columns: Sequence[str], op: str) -> None:
 
 
 def shape_errors(form: Form, table: pd.DataFrame) -> tuple[dict[str, np.ndarray], pd.Series]:
-    """(numeric columns of `form` as float arrays, an error text per row or ""). Raises RecordError for a missing column."""
+    """(numeric columns of `form` as float arrays, an error text per row or ""). Raises RecordError for a missing column.
+
+    Rows with an error hold harmless numbers.
+    """
     require(table, form.columns, form.family)
     errors = pd.Series("", index=table.index, dtype=object)
     shape: dict[str, np.ndarray] = {}
     for name in form.columns:
         values = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
-        floor = -np.inf if name == "alpha" else 0.0
-        bad = ~np.isfinite(values) | (values < floor) | ((values == 0) & (name not in _MAY_BE_ZERO))
+        floor = -np.inf if name == "alpha" else 0.0 if name in _MAY_BE_ZERO else 1.0
+        bad = ~((values >= floor) & (values < _LARGEST))
         if bad.any():
-            text = f"{name}: must be a number {'≥' if name in _MAY_BE_ZERO else '>'} 0"
+            text = f"{name}: must be a number ≥ {floor:g} and < {_LARGEST:g}"
             errors[bad & (errors == "").to_numpy()] = text if name != "alpha" else "routing: unknown; balanced, uniform or power_law_NUMBER"
-        shape[name] = np.where(bad, 1.0, values)
+        shape[name] = np.where(bad, np.nan, values)
+    for text, rows in form.impossible(shape).items():
+        errors[rows & (errors == "").to_numpy()] = text
+    wrong = (errors != "").to_numpy()
+    shape = {name: np.where(wrong, 0.0 if name in _MAY_BE_ZERO else 2.0, values) for name, values in shape.items()}
     return shape, errors
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from roofline.cli import jsonout, options, tables
-from roofline.cli.output import print_text, write_atomically
+from roofline.cli.output import check_target, print_text, write_atomically
 from roofline.cli.render import READING_WIDTH, Block, Column, Heading, Ink, Paragraph, Table, page
 from roofline.cli.shell import new_app
 
@@ -44,6 +44,7 @@ def calibrate(
     from roofline.calibration.tables import normalised
     from roofline.profiles.catalog import load_hardware
 
+    check_target(output)
     device = load_hardware(hardware)
     frames = [tables.read(name, op, (device.id,)) for name in table]
     whole = frames[0] if len(frames) == 1 else pd.concat([normalised(f, op) for f in frames], ignore_index=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli import options, tables
-from roofline.cli.output import Answer, emit
+from roofline.cli.output import Answer, check_target, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.errors import RecordError
@@ -51,6 +51,7 @@ def score(
 
     from roofline.calibration.score import GROUPINGS, score_table, suspects, with_bands
 
+    check_target(output)
     frames = [_selected(tables.read(name, op), split, name) for name in table]
     done = [f if "expected_s" in f else tables.with_predictions(f, op, operands, calibration) for f in frames]
     whole = pd.concat([f.assign(op=op) if op else f for f in done], ignore_index=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from roofline.cli.output import write_atomically
+from roofline.cli.output import check_target, write_atomically
 from roofline.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def check_output(path: Path | None) -> None:
     """Refuses a file that could not be written, before any work is done."""
     if path is None:
         return
+    check_target(path)
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: the ending must be {', '.join(FORMATS)}")
     if path.suffix.lower() in (".parquet", ".pq"):

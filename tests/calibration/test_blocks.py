@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from roofline.batch import Batch
 from roofline.calibration import tables
@@ -15,7 +17,7 @@ from roofline.calibration.fit import fit_group
 from roofline.calibration.groups import groups
 from roofline.ledger import Precision
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump, load_file, shipped
-from roofline.profiles.catalog import load_hardware, load_model
+from roofline.profiles.catalog import HARDWARE, folders, load_hardware, load_model
 from roofline.timing.constants import choose
 from roofline.timing.forms import FORMS, Key
 from roofline.timing.intervals import UNSEEN, log_interval
@@ -131,6 +133,26 @@ def test_blocks_survive_their_file(tmp_path: Path) -> None:
     path = tmp_path / "arc.yaml"
     path.write_text(dump(CalibrationFile(id="arc-pro-b60", blocks=blocks), "a comment\nof two lines"), encoding="utf-8")
     assert load_file(path).blocks == blocks
+
+
+@pytest.mark.parametrize("path", sorted((folders(HARDWARE)[-1] / "calibration").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_files_are_yaml_in_the_syntax_of_json_for_a_quick_start(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    plain = json.loads("\n".join(text.splitlines()[len(comments) :]))
+    strict = load_file(path)
+    assert CalibrationFile.model_validate(plain) == strict
+    assert yaml.safe_load(text).keys() == plain.keys()
+    assert shipped(path.stem) == strict.blocks
+    assert dump(strict, "\n".join(line.removeprefix("# ") for line in comments)) == text
+
+
+def test_a_shipped_file_in_other_yaml_is_read_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "calibration").mkdir()
+    text = "id: made-up\nblocks:\n- {family: gemm, constants: {ec: 0.5}, provenance: {source: test}}\n"
+    (tmp_path / "calibration" / "made-up.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("ROOFLINE_PROFILE_PATH", str(tmp_path))
+    assert shipped("made-up")[0].constants == {"ec": 0.5}
 
 
 def test_fit_rows_are_the_only_ones_carried() -> None:

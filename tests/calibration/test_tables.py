@@ -69,8 +69,8 @@ def test_cold_operands_never_take_less() -> None:
         ({"hardware": "h900"}, "unknown device 'h900'"),
         ({"hardware": ""}, "hardware: is empty"),
         ({"dtype": "fp7"}, "unknown GEMM dtype 'fp7'"),
-        ({"m": np.nan}, "m: must be a number > 0"),
-        ({"n": -1}, "n: must be a number > 0"),
+        ({"m": np.nan}, "m: must be a number ≥ 1"),
+        ({"n": -1}, "n: must be a number ≥ 1"),
         ({"op": "conv"}, "unknown kind 'conv'"),
     ],
 )

@@ -99,6 +99,7 @@ class Form:
     discrete: columns whose value is a fact of the kernel (a head_dim): one that no fit row has widens the interval.
     policy(generation, key): the key with the library's discrete choices. variant(shape, key, generation): rows that another kernel
     of the same name serves; their key has form "variant". prepare(shape): adds columns that do not depend on constants.
+    impossible(shape): texts with the rows that they are true of, for shapes that no kernel can have.
     same_format(key, key): whether two kernels of one dtype multiply the same formats, so that one can stand in for the other.
     """
 
@@ -116,6 +117,7 @@ class Form:
     policy: Callable[[str, Key], Key] = field(default=lambda generation, key: key)
     variant: Callable[[Shape, Key, str], NDArray[np.bool_]] | None = None
     prepare: Callable[[Shape], Shape] = field(default=lambda shape: shape)
+    impossible: Callable[[Shape], Mapping[str, NDArray[np.bool_]]] = field(default=lambda shape: {})
     same_format: Callable[[Key, Key], bool] = field(default=lambda key, other: True)
 
 

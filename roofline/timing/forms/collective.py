@@ -13,18 +13,23 @@ _KNOTS = (1.0, 2.0, 3.0, 4.0)  # log2 of 2, 4, 8, 16 ranks
 
 
 def _constants(key: Key) -> tuple[Constant, ...]:
+    _passes(key)
     latency = [Constant(f"lat{n}_us", start, 0.5, 300.0) for n, start in ((2, 7.0), (4, 10.0), (8, 15.0), (16, 25.0))]
     share = [Constant(f"eff{n}", 0.6, 0.001, 1.3) for n in (2, 4, 8, 16)]
     return (*latency, *share, Constant("p", 1.5, 0.7, 8.0))
 
 
-def _traffic(shape: Shape, key: Key) -> Array:
-    """Bytes that each rank sends: passes · (n − 1)/n · bytes."""
+def _passes(key: Key) -> float:
     passes = PASSES.get(key.kernel)
     if passes is None:
         raise InputError(f"unknown collective {key.kernel!r}; known: {', '.join(PASSES)}")
+    return passes
+
+
+def _traffic(shape: Shape, key: Key) -> Array:
+    """Bytes that each rank sends: passes · (n − 1)/n · bytes."""
     ranks = shape["ranks"]
-    return np.asarray(passes * (ranks - 1.0) / ranks * shape["bytes"])
+    return np.asarray(_passes(key) * (ranks - 1.0) / ranks * shape["bytes"])
 
 
 def seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: bool = True) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.errors import InputError
 from roofline.timing.forms.base import (
     Array,
     Constant,
@@ -24,11 +25,24 @@ from roofline.timing.forms.base import (
     waves,
 )
 
-KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "int8": 1.0}
+KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "nvfp4": 0.5625, "int8": 1.0}
 _TWO_KERNELS = ("hopper", "ada", "blackwell-rtx")  # TensorRT-LLM there serves heads = kv_heads with a kernel of its own
 
 
+def kv_bytes(key: Key) -> float:
+    """Bytes of one cached element. Raises InputError with the known names."""
+    if key.kv_dtype not in KV_BYTES:
+        raise InputError(f"unknown kv_dtype {key.kv_dtype!r}; known: {', '.join(KV_BYTES)}")
+    return KV_BYTES[key.kv_dtype]
+
+
+def impossible(shape: Shape) -> dict[str, NDArray[np.bool_]]:
+    """Shapes that no attention kernel can have (Form.impossible)."""
+    return {"kv_heads: is more than heads": shape["kv_heads"] > shape["heads"]}
+
+
 def _constants(key: Key) -> tuple[Constant, ...]:
+    kv_bytes(key)
     return (
         Constant("ec", 0.3, 0.02, 3.0),
         Constant("em", 0.88, 0.2, 1.25),
@@ -59,7 +73,7 @@ def seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: bool = 
     """
     batch, heads, d = shape["batch"], shape["heads"], shape["head_dim"]
     length = seen_context(shape["context"], shape["window"], c["ws"], c["wl"])
-    size, bw, sm = KV_BYTES[key.kv_dtype], spec.bandwidth, spec.sm_count
+    size, bw, sm = kv_bytes(key), spec.bandwidth, spec.sm_count
     unpacked = (shape["window"] > 0) & ("fa2" in key.kernel)
     rows = np.where(unpacked, heads, shape["kv_heads"])
     group = np.where(unpacked, 1.0, heads / shape["kv_heads"])
@@ -81,7 +95,7 @@ def bound(shape: Shape, key: Key, spec: DeviceSpec, hot: bool) -> Array:
     """Hard bound, s: K and V of the visible positions once / bandwidth, and 4·heads·head_dim per position / dense bf16 peak."""
     window, context = shape["window"], shape["context"]
     length = np.where(window > 0, np.minimum(context, window), context)
-    moved = shape["batch"] * shape["head_dim"] * (2.0 * length * shape["kv_heads"] * KV_BYTES[key.kv_dtype] + 4.0 * shape["heads"])
+    moved = shape["batch"] * shape["head_dim"] * (2.0 * length * shape["kv_heads"] * kv_bytes(key) + 4.0 * shape["heads"])
     flops = 4.0 * shape["batch"] * length * shape["heads"] * shape["head_dim"]
     compute = "fp8" if key.kv_dtype == "fp8" else "bf16"
     return np.maximum(flops / spec.peak(compute), beyond_cache(moved, spec, hot) / spec.bandwidth)
@@ -90,7 +104,7 @@ def bound(shape: Shape, key: Key, spec: DeviceSpec, hot: bool) -> Array:
 def _kv_bytes(shape: Shape, key: Key) -> Array:
     window, context = shape["window"], shape["context"]
     length = np.where(window > 0, np.minimum(context, window), context)
-    return np.asarray(2.0 * shape["batch"] * length * shape["kv_heads"] * shape["head_dim"] * KV_BYTES[key.kv_dtype])
+    return np.asarray(2.0 * shape["batch"] * length * shape["kv_heads"] * shape["head_dim"] * kv_bytes(key))
 
 
 def _band(shape: Shape, key: Key) -> NDArray[np.int64]:
@@ -134,5 +148,6 @@ DECODE_ATTENTION = Form(
     ),
     site=("heads", "kv_heads", "head_dim"),
     discrete=("head_dim", "window"),
+    impossible=impossible,
     variant=_variant,
 )

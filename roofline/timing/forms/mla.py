@@ -20,13 +20,14 @@ from roofline.timing.forms.base import (
     pnorm,
     waves,
 )
-from roofline.timing.forms.decode_attention import KV_BYTES
+from roofline.timing.forms.decode_attention import kv_bytes
 from roofline.timing.forms.prefill_attention import pairs
 
 LATENT, ROPE, HEAD, VALUE = 512.0, 64.0, 128.0, 128.0
 
 
 def _decode_constants(key: Key) -> tuple[Constant, ...]:
+    kv_bytes(key)
     return (
         Constant("ec", 0.6, 0.05, 2.0),
         Constant("em", 0.7, 0.1, 1.3),
@@ -49,7 +50,7 @@ def decode_seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: 
     shape: batch, context, heads (per rank). Counts no projections.
     """
     batch, heads, length = shape["batch"], shape["heads"], shape["context"]
-    size, bw, sm = KV_BYTES[key.kv_dtype], spec.bandwidth, spec.sm_count
+    size, bw, sm = kv_bytes(key), spec.bandwidth, spec.sm_count
     tiles = np.maximum(1.0, heads / c["tile"])
     units = batch * tiles
     split = np.clip(sm / units, 1.0, np.maximum(1.0, np.minimum(c["smax"], length / c["chunk"])))
@@ -67,7 +68,7 @@ def decode_seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: 
 
 
 def _decode_bytes(shape: Shape, key: Key) -> Array:
-    return np.asarray(shape["batch"] * shape["context"] * (LATENT + ROPE) * KV_BYTES[key.kv_dtype])
+    return np.asarray(shape["batch"] * shape["context"] * (LATENT + ROPE) * kv_bytes(key))
 
 
 def decode_bound(shape: Shape, key: Key, spec: DeviceSpec, hot: bool) -> Array:
@@ -87,6 +88,7 @@ def _decode_coordinates(shape: Shape, key: Key, spec: DeviceSpec) -> tuple[Array
 
 
 def _prefill_constants(key: Key) -> tuple[Constant, ...]:
+    kv_bytes(key)
     return (
         Constant("ec", 0.7, 0.05, 1.5),
         Constant("e", 20.0, 1.0, 200.0),

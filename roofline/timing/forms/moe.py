@@ -38,6 +38,7 @@ WEIGHTS = {  # bytes per weight, peak used, bytes per activation
 _TILES = (8.0, 16.0, 32.0, 64.0, 128.0)
 _WIDTH = 128.0
 _DRAWS = 8
+_MOST_EXPERTS = 1 << 16  # their loads are drawn one by one
 
 
 def formats(dtype: str) -> tuple[float, str, float]:
@@ -57,6 +58,7 @@ def _expert_loads(tokens: int, top_k: int, experts: int, alpha: float) -> Array:
     if alpha < 0.0:
         return rng.binomial(tokens, top_k / experts, size=(_DRAWS, experts)).astype(np.float64)
     low, high = (1.0, 0.8 * tokens) if routed > experts else (0.01, 2.0)
+    alpha = alpha if alpha != 1.0 else 1.0 + 1e-6  # where the formula has a hole and the routing none
     u = (np.arange(experts) + 0.5) / experts
     x = ((high ** (1.0 - alpha) - low ** (1.0 - alpha)) * u + low ** (1.0 - alpha)) ** (1.0 / (1.0 - alpha))
     share = _rounded(np.minimum(x / x.sum() * routed, tokens), routed)
@@ -111,6 +113,7 @@ def loads(shape: Shape) -> Array:
 
 
 def _constants(key: Key) -> tuple[Constant, ...]:
+    formats(key.dtype)
     return (
         Constant("ec", 0.5, 0.03, 1.5),
         Constant("em", 0.85, 0.1, 1.5),
@@ -173,6 +176,14 @@ def bound(shape: Shape, key: Key, spec: DeviceSpec, hot: bool) -> Array:
     return np.maximum(flops / spec.peak(compute), beyond_cache(moved, spec, hot) / spec.bandwidth)
 
 
+def _impossible(shape: Shape) -> dict[str, NDArray[np.bool_]]:
+    return {
+        "top_k: is more than experts": shape["top_k"] > shape["experts"],
+        "ep: is more than experts": shape["ep"] > shape["experts"],
+        f"experts: must be at most {_MOST_EXPERTS:,}": shape["experts"] > _MOST_EXPERTS,
+    }
+
+
 def _band(shape: Shape, key: Key) -> NDArray[np.int64]:
     return bands_of(shape["tokens"], (16.0, 256.0, 2048.0))
 
@@ -188,4 +199,5 @@ MOE = Form(
     bands=("T<=16", "T<=256", "T<=2048", "T>2048"),
     site=("hidden", "intermediate", "top_k", "experts"),
     prepare=prepare,
+    impossible=_impossible,
 )

@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.errors import InputError
 from roofline.timing.forms.base import Array, Constant, Constants, DeviceSpec, Form, Grid, Key, Shape, Table, bands_of, beyond_cache, pnorm
-from roofline.timing.forms.decode_attention import KV_BYTES
+from roofline.timing.forms.decode_attention import impossible, kv_bytes
+
+_COMPUTE = ("bf16", "fp16", "fp32", "fp8")
 
 
 def _constants(key: Key) -> tuple[Constant, ...]:
+    kv_bytes(key)
+    if key.dtype not in _COMPUTE:
+        raise InputError(f"unknown dtype {key.dtype!r} of prefill attention; known: {', '.join(_COMPUTE)}")
     return (
         Constant("ec", 0.8, 0.05, 1.5),
         Constant("e", 20.0, 1.0, 200.0),
@@ -45,7 +51,7 @@ def seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: bool = 
     """
     batch, new, past = shape["batch"], shape["new_tokens"], shape["past_tokens"]
     heads, kv_heads, d, window = shape["heads"], shape["kv_heads"], shape["head_dim"], shape["window"]
-    size, bw, sm = KV_BYTES[key.kv_dtype], spec.bandwidth, spec.sm_count
+    size, bw, sm = kv_bytes(key), spec.bandwidth, spec.sm_count
     skipped = np.where(window > 0, np.where(window < 4096, c["ws"], c["wl"]), 0.0)
     seen = np.where(window > 0, np.minimum(window, new + past), new + past)
     area = skipped * pairs(new, past, window) + (1.0 - skipped) * pairs(new, past, np.zeros_like(new)) + new * c["T"] / 2.0
@@ -69,7 +75,7 @@ def _flops(shape: Shape) -> Array:
 def bound(shape: Shape, key: Key, spec: DeviceSpec, hot: bool) -> Array:
     """Hard bound, s: exact causal FLOPs / dense peak and Q, output, K, V once / bandwidth."""
     tokens = shape["new_tokens"] + shape["past_tokens"]
-    kv = 2.0 * KV_BYTES[key.kv_dtype] * np.where(shape["window"] > 0, np.minimum(tokens, shape["window"] + shape["new_tokens"]), tokens)
+    kv = 2.0 * kv_bytes(key) * np.where(shape["window"] > 0, np.minimum(tokens, shape["window"] + shape["new_tokens"]), tokens)
     moved = shape["batch"] * shape["head_dim"] * (4.0 * shape["new_tokens"] * shape["heads"] + kv * shape["kv_heads"])
     peak = spec.peak("fp8" if key.dtype == "fp8" else "bf16")
     return np.maximum(_flops(shape) / peak, beyond_cache(moved, spec, hot) / spec.bandwidth)
@@ -109,4 +115,5 @@ PREFILL_ATTENTION = Form(
     ),
     site=("heads", "kv_heads", "head_dim"),
     discrete=("head_dim", "window"),
+    impossible=impossible,
 )
