@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from roofline import units
 from roofline.report import write
 from roofline.report.validation import tell
 from roofline.validation.compare import Validation, assemble
@@ -26,41 +27,63 @@ def regenerate(folder: Path) -> Validation:
 
 
 def agreement(folders: Sequence[Path], runs: Sequence[Validation]) -> str:
-    """Verdicts and errors of several runs side by side."""
+    """Verdicts, errors and the state of the machine of several runs side by side."""
     first = runs[0]
     found = [{group.group: group for group in run.groups} for run in runs]
     names = list(dict.fromkeys(name for groups in found for name in groups))
+    links = [f"[{folder.name}]({folder.name}/README.md)" for folder in folders]
+    same = [name for name in names if len({groups[name].word if name in groups else None for groups in found}) == 1]
+    apart = [name for name in names if name not in same]
     lines = [
         f"# {first.run['model']} on {first.run['device']}: {len(runs)} runs",
         "",
         "Written by `python scripts/report_validation.py` from the records; a GPU was not at hand: not measured.",
         "",
-        f"| run | load | drift | trustworthy | verdict | {' | '.join(names)} |",
-        "|---" * (5 + len(names)) + "|",
-    ]
-    for folder, run, groups in zip(folders, runs, found, strict=True):
-        cells = [_cell(groups.get(name)) for name in names]
-        load = f"{run.facts.load:.1f}" if run.facts.load is not None else "–"
-        trust = "yes" if run.trustworthy else "no"
-        row = [f"[{folder.name}]({folder.name}/README.md)", load, f"{run.facts.drift:.0%}", trust, run.verdict, *cells]
-        lines.append(f"| {' | '.join(row)} |")
-    same = [name for name in names if len({groups[name].word if name in groups else None for groups in found}) == 1]
-    apart = [name for name in names if name not in same]
-    lines += ["", f"All runs agree on: {', '.join(same) or 'nothing'}." + (f" Not on: {', '.join(apart)}." if apart else "")]
-    lines += [
+        f"| median error of held-out shapes | aim | {' | '.join(links)} |",
+        "|---" * (2 + len(runs)) + "|",
+        *(_claim(name, [groups.get(name) for groups in found]) for name in names),
         "",
-        "In brackets: median error of predictions from constants of other shapes of the same run. Drift: how much the same shape changed.",
+        f"All runs agree on: {', '.join(same) or 'nothing'}." + (f" Not on: {', '.join(apart)}." if apart else ""),
+        "In bold: beyond the aim. Constants come from other shapes of the same run, and predictions were on record before each stage.",
+        "",
+        "## The machine meanwhile",
+        "",
+        f"| | {' | '.join(links)} |",
+        "|---" * (1 + len(runs)) + "|",
+        _line("verdict", [run.verdict for run in runs]),
+        _line("trustworthy", ["yes" if run.trustworthy else "no" for run in runs]),
+        _line("seconds (budget)", [f"{run.run['seconds']:.0f} ({run.run['budget_s']:.0f})" for run in runs]),
+        _line("threads", [f"{run.run['threads']}, {'CPU seconds' if run.run['cpu_time'] else 'wall clock'}" for run in runs]),
+        _line("cores that other processes took", [_number(run.facts.others) for run in runs]),
+        _line("change of the same shape between passes", [_percent(run.facts.drift) for run in runs]),
+        _line("spread of half of the cases (IQR / median)", [_percent(run.facts.spread) for run in runs]),
+        _line("memory", [units.format(run.facts.bandwidth or 0.0, "bandwidth") for run in runs]),
+        _line("fp32 products", [units.format(run.facts.gemm.get("fp32", 0.0), "flop_rate") for run in runs]),
     ]
     if not all(run.trustworthy for run in runs):
-        lines += [
-            "",
-            "Preliminary: not every run can be trusted, since other work ran on the machine; `scripts/validate_cpu.sh` measures again.",
-        ]
+        lines += ["", "Preliminary: not every run can be trusted; `scripts/validate_cpu.sh` measures again."]
     return "\n".join(lines) + "\n"
 
 
+def _claim(name: str, groups: Sequence[GroupVerdict | None]) -> str:
+    target = next((group.target for group in groups if group and group.target), None)
+    return f"| {name} | {f'≤ {100 * target:.0f} %' if target else '–'} | {' | '.join(_cell(group) for group in groups)} |"
+
+
+def _line(name: str, values: Sequence[str]) -> str:
+    return f"| {name} | {' | '.join(values)} |"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def _cell(group: GroupVerdict | None) -> str:
-    return f"{group.word} ({_percent(group.median_error.get('this_run'))})" if group else "not measured"
+    if group is None:
+        return "not measured"
+    error = group.median_error.get("this_run")
+    beyond = error is not None and group.target is not None and error > group.target
+    return f"**{_percent(error)}**, {group.word}" if beyond else f"{_percent(error)}, {group.word}"
 
 
 def _percent(share: float | None) -> str:

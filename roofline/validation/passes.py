@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -58,11 +59,23 @@ def watched(measure: Callable[..., Measurement], number: int) -> Callable[..., M
 
 def middle(measurements: Sequence[Measurement]) -> list[Measurement]:
     """One measurement of each case: that of the pass whose median lies in the middle of all passes. Sentinels are left out."""
+    return [found[(len(found) - 1) // 2] for found in _by_case(measurements)]
+
+
+def apart(measurements: Sequence[Measurement], share: float = 0.8) -> float:
+    """How far `share` of the passes lie from the middle one of their case, as |log of the ratio|; 0 where there was one pass."""
+    logs = [abs(math.log(m.median_s / found[(len(found) - 1) // 2].median_s)) for found in _by_case(measurements) for m in found]
+    several = [found for found in _by_case(measurements) if len(found) > 1]
+    return float(np.quantile(logs, share)) if several else 0.0
+
+
+def _by_case(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
+    """The passes of each case, fastest first."""
     cases: dict[str, list[Measurement]] = {}
     for m in measurements:
         if not m.notes.get("sentinel"):
             cases.setdefault(str(m.notes["case"]), []).append(m)
-    return [sorted(found, key=lambda m: m.median_s)[(len(found) - 1) // 2] for found in cases.values()]
+    return [sorted(found, key=lambda m: m.median_s) for found in cases.values()]
 
 
 def interval(m: Measurement, moved: float) -> tuple[float, float]:

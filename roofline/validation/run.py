@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ DTYPE = {"cpu": "fp32", "cuda": "bf16"}
 
 @dataclass
 class Session:
-    """A validation that is going on. deadline: on time.perf_counter; say: is told each stage."""
+    """A validation that is going on. deadline: on time.perf_counter; say: is told each stage; apart: see passes.apart."""
 
     model: Model
     device: Device
@@ -54,6 +54,7 @@ class Session:
     untrustworthy: list[str] = field(default_factory=list)
     passes: int = 0
     interrupted: bool = False
+    apart: float = 0.0
 
     @property
     def left_s(self) -> float:
@@ -123,7 +124,8 @@ def _fit(session: Session, plan: Plan, writer: JsonlWriter) -> list[Measurement]
 def _judge_kernels(session: Session, plan: Plan, fitted: Sequence[Measurement], writer: JsonlWriter) -> None:
     hardware = _fitted_device(session, fitted)
     session.left_out += _without_constants(hardware, plan)
-    new = [Basis(THIS_RUN, hardware, f"constants of {len(fitted)} cases of this run, other shapes than the judged ones")]
+    source = f"constants of {len(fitted)} cases of this run, other shapes than the judged ones"
+    new = [Basis(THIS_RUN, hardware, source, apart=session.apart)]
     if session.hardware is None:
         roofs = hardware.model_copy(update={"calibration": ()})
         new.insert(0, Basis(UNCALIBRATED, roofs, "roofs of this run (no datasheet), efficiencies common to all devices"))
@@ -169,7 +171,7 @@ def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
     place = next(i for i, basis in enumerate(session.bases) if basis.name == THIS_RUN)
     mine = session.bases[place]
     kernels = {step: _kernels_s(step_prediction(step, session.model, AS_SHIPPED, mine)) for step in measured}
-    session.bases[place] = Basis(THIS_RUN, mine.hardware, mine.source, fit_steps(measured, kernels))
+    session.bases[place] = replace(mine, step=fit_steps(measured, kernels))
     new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
     stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
     statements.begin(writer, "steps", statements.state(session.folder, "steps", stated))
@@ -223,7 +225,7 @@ def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
 
 
 def _scaled(basis: Basis, factor: float) -> Basis:
-    return Basis(basis.name, basis.hardware, basis.source, serve.scaled(basis.step, factor))
+    return replace(basis, step=serve.scaled(basis.step, factor))
 
 
 def _all(session: Session, plan: Plan, bases: Sequence[Basis]) -> list[Prediction]:
@@ -249,7 +251,7 @@ def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s
         found += outcome.measurements
         skipped |= outcome.skipped
         session.untrustworthy += [text for text in outcome.untrustworthy if text not in session.untrustworthy]
-    kept = passes.middle(found)
+    kept, session.apart = passes.middle(found), passes.apart(found)
     if not kept:
         raise InputError(f"nothing could be measured in {budget_s:.0f} s: give a larger --budget")
     measured = {str(m.notes["case"]) for m in kept}
@@ -260,7 +262,7 @@ def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s
 def _about(session: Session, plan: Plan, seconds: float) -> Mapping[str, Any]:
     """run.json: what assemble needs beside the records, and what a reader wants to know."""
     hardware = session.hardware.model_dump(mode="json", exclude={"path", "figures"}) if session.hardware else None
-    bases = [{"name": b.name, "source": b.source, "device": b.hardware.id, "step": asdict(b.step)} for b in session.bases]
+    bases = [{"name": b.name, "source": b.source, "device": b.hardware.id, "step": asdict(b.step), "apart": b.apart} for b in session.bases]
     return {
         "kind": "validation", "model": session.model.name, "device": session.device.id, "dtype": DTYPE[session.device.kind],
         "budget_s": session.budget_s, "seconds": seconds, "seed": session.seed, "threads": session.device.threads,

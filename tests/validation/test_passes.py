@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 
@@ -24,6 +25,13 @@ def test_the_pass_in_the_middle_stands_for_a_case() -> None:
         measurement("s", 1.0, sentinel="end"),
     ]
     assert [(m.notes["case"], m.median_s) for m in passes.middle(rows)] == [("a", 3.1), ("b", 1.0)]
+
+
+def test_passes_lie_apart_by_their_logarithms() -> None:
+    rows = [measurement("a", t) for t in (1.0, 2.0, 4.0)] + [measurement("b", 5.0)]
+    assert passes.apart(rows, 1.0) == pytest.approx(math.log(2))
+    assert passes.apart(rows, 0.0) == 0.0
+    assert passes.apart(rows[-1:]) == 0.0
 
 
 def test_drift_is_between_passes_and_one_disturbed_sentinel_of_three_is_outvoted() -> None:
