@@ -129,7 +129,7 @@ def _run(seen: Facts) -> Iterator[Finding]:
     if not seen.cpu_time and (what := _neighbour(seen)):
         yield Finding(UNTRUSTED, f"a busy neighbour: {what}", "stop other work (top shows it), or time CPU seconds: --threads 1 --cpu-time")
     if seen.drift > DRIFT[seen.kind]:
-        what = f"the same shape changed by {seen.drift:.0%} between start, middle and end of the run"
+        what = f"the same shape changed by {seen.drift:.0%} between passes of the run"
         yield Finding(UNTRUSTED, what, "repeat when nothing else runs and the device has its working temperature")
     if seen.spread > SPREAD:
         what = f"half of the cases spread by more than {seen.spread:.0%} (interquartile range / median)"

@@ -15,6 +15,7 @@ import numpy as np
 from roofline.records import Measurement
 
 PASSES = 3
+CASE_S = 0.35  # that a case takes at least in a pass, set-up included
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, and idle while a disk is awaited
 
@@ -55,6 +56,11 @@ def watched(measure: Callable[..., Measurement], number: int) -> Callable[..., M
         return replace(found, notes={**found.notes, **notes})
 
     return wrapped
+
+
+def count(budget_s: float, cases: int) -> int:
+    """Passes over so many cases that a budget allows: PASSES, fewer when there is hardly time for one."""
+    return max(1, min(PASSES, int(budget_s / (CASE_S * max(cases, 1)))))
 
 
 def middle(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SHARES = {"fit": 0.29, "kernels": 0.16, "engine": 0.28}  # of the budget; the trace has what is left
 REPEATS = 3  # of the trace
+FEW = 3  # shapes that are named one by one when they were left out
 RESERVE_S = 10.0  # to judge, draw and write the report
 LEAST_S = 45.0
 SAFETY = 1.2  # of a predicted run time, when it is decided whether it still fits into the budget
@@ -242,8 +243,9 @@ def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s
     found: list[Measurement] = []
     skipped: dict[str, str] = {}
     end = time.perf_counter() + budget_s
-    for number in range(passes.PASSES):
-        share, session.passes = (end - time.perf_counter()) / (passes.PASSES - number), session.passes + 1
+    count = passes.count(budget_s, len(cases))
+    for number in range(count):
+        share, session.passes = (end - time.perf_counter()) / (count - number), session.passes + 1
         watched = passes.watched(measure, session.passes)
         outcome = Sweep(session.device, writer, budget_s=share, seed=session.seed + number, measure_case=watched).run(
             cases, sentinel(session.device)
@@ -275,11 +277,12 @@ def _about(session: Session, plan: Plan, seconds: float) -> Mapping[str, Any]:
 
 
 def _skipped(session: Session, plan: Plan) -> list[str]:
-    """Judged shapes that were not measured, one each; those for constants together."""
-    judged = {case.id for case in plan.judged_cases}
-    found = [f"{case}: {reason}" for case, reason in session.skipped.items() if case in judged]
-    others = len(session.skipped) - len(found)
-    if others:
-        first = next(f"{case}: {reason}" for case, reason in session.skipped.items() if case not in judged)
-        found.append(f"{others} of {len(plan.fit_cases)} shapes for constants were not measured (the first: {first})")
+    """Shapes that were not measured: a few that were to be judged one each, many and those for constants together."""
+    found: list[str] = []
+    for what, cases in (("of the model", plan.judged_cases), ("for constants", plan.fit_cases)):
+        reasons = [f"{case.id}: {session.skipped[case.id]}" for case in cases if case.id in session.skipped]
+        if what == "of the model" and len(reasons) <= FEW:
+            found += reasons
+        elif reasons:
+            found.append(f"{len(reasons)} of {len(cases)} shapes {what} were not measured (the first: {reasons[0]})")
     return found

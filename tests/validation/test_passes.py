@@ -34,6 +34,11 @@ def test_passes_lie_apart_by_their_logarithms() -> None:
     assert passes.apart(rows[-1:]) == 0.0
 
 
+@pytest.mark.parametrize(("budget", "cases", "passes_"), [(67.0, 56, 3), (40.0, 56, 2), (5.0, 56, 1), (36.0, 23, 3), (1.0, 0, 2)])
+def test_a_small_budget_makes_fewer_passes(budget: float, cases: int, passes_: int) -> None:
+    assert passes.count(budget, cases) == passes_
+
+
 def test_drift_is_between_passes_and_one_disturbed_sentinel_of_three_is_outvoted() -> None:
     rows = [
         measurement("s", t, sentinel=p, **{"pass": n})
