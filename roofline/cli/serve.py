@@ -65,7 +65,7 @@ def serve(
     engine_options.use_torch("serve", threads, "gpu,serve")
     try:
         from roofline.engine.server import run
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingDependencyError(str(error.name), "serve", "serve") from None
     from roofline.engine import build
     from roofline.engine.server.service import Bounds
@@ -88,11 +88,11 @@ def serve(
     text = load_text(profile.vocab_size, tokenizer, Path(model) if Path(model).is_dir() else None)
     config = VllmConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=min(max_num_seqs, max_num_batched_tokens))
     place = run.Place(host, port, served_model_name or profile.name, key, drain_timeout)
-    engine, cache = run.build(setup, config, prefix_caching=prefix_caching)
+    served = run.build(setup, text, config, prefix_caching=prefix_caching)
     for note in (*setup.assumptions, *_remarks(place, text.name)):
         _say(note)
     bounds = Bounds(most=max_concurrent_requests)
-    asyncio.run(run.serve(engine, cache, text, setup.positions, place, bounds, lambda url: _ready(url, place.name)))
+    asyncio.run(run.serve(served, place, bounds, lambda url: _ready(url, place.name)))
     _say("ended")
 
 

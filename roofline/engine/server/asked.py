@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from roofline.engine.sampler import Sampling
@@ -22,6 +22,7 @@ from roofline.errors import InputError
 MAX_CHOICES = 128
 COMPLETION_TOKENS = 16
 """max_tokens of /v1/completions where it is not given. Source: OpenAI API reference."""
+_PROMPT = "prompt: not valid; give a text, a list of token ids, or a list of either"
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -77,11 +78,13 @@ class Message(BaseModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] = ""
+    content: Annotated[
+        list[Part], BeforeValidator(lambda given: [{"type": "text", "text": given}] if isinstance(given, str) else given)
+    ] = []
 
     def plain(self) -> dict[str, str]:
         """As a chat template takes it."""
-        return {"role": self.role, "content": self.content if isinstance(self.content, str) else "".join(p.text for p in self.content)}
+        return {"role": self.role, "content": "".join(part.text for part in self.content)}
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -99,7 +102,7 @@ class _Body(BaseModel):
     temperature: float = Field(1.0, ge=0, le=1000)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] = []
+    stop: Annotated[list[StopText], BeforeValidator(lambda given: [given] if isinstance(given, str) else given), Field(max_length=16)] = []
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
     return_token_ids: bool = False
@@ -180,8 +183,7 @@ def read(raw: bytes, chat: bool, text: Text, limits: Limits) -> Asked:
     seed = random.getrandbits(63) if body.seed is None else body.seed
     ends = (*(() if body.ignore_eos else text.eos), *body.stop_token_ids)
     samplings = [Sampling(body.temperature, body.top_p, seed + index, ends, body.min_tokens) for _ in prompts for index in range(body.n)]
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
-    return Asked(chat, prompts, samplings, counts, body.n, stop, body.stream, body.stream_options, body.return_token_ids)
+    return Asked(chat, prompts, samplings, counts, body.n, tuple(body.stop), body.stream, body.stream_options, body.return_token_ids)
 
 
 def _parse(raw: bytes, kind: type[_Body]) -> _Body:
@@ -200,7 +202,8 @@ def _parse(raw: bytes, kind: type[_Body]) -> _Body:
     except ValidationError as error:
         wrong = error.errors()[0]
         place = ".".join(str(part) for part in wrong["loc"])
-        raise Refusal(400, f"{place}: {wrong['msg']}", param=str(wrong["loc"][0]) if wrong["loc"] else None) from None
+        param = str(wrong["loc"][0]) if wrong["loc"] else None
+        raise Refusal(400, _PROMPT if param == "prompt" else f"{place}: {wrong['msg']}", param=param) from None
 
 
 def _max_tokens(prompt: list[int], body: _Body, chat: bool, field: str, limits: Limits) -> int:

@@ -8,7 +8,7 @@ import gc
 import ipaddress
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -24,6 +24,7 @@ from roofline.errors import RooflineError
 from roofline.scheduling import VllmConfig
 
 _SWITCH_S = 5e-4
+_CLOSE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,60 +46,79 @@ class Place:
         return self.host == "localhost"
 
 
-def build(setup: Setup, config: VllmConfig, *, prefix_caching: bool) -> tuple[Engine, CacheConfig]:
-    """The engine, warm: one prompt has passed through it, and nothing of it is left."""
-    scheduler = setup.scheduler(config, prefix_caching=prefix_caching)
-    engine = build_engine(setup, scheduler)
-    engine.add_request("warm-up", [0] * min(8, setup.positions - 2), 2)
+@dataclass(frozen=True)
+class Model:
+    """What is served. max_model_len: tokens of the longest sequence."""
+
+    engine: Engine
+    cache: CacheConfig
+    text: Text
+    max_model_len: int
+
+
+def build(setup: Setup, text: Text, config: VllmConfig, *, prefix_caching: bool = True, debug: bool = False) -> Model:
+    """The engine, warm: a prompt has passed through it, and nothing of it is left. debug: see Engine."""
+    engine = build_engine(setup, setup.scheduler(config, prefix_caching=prefix_caching), debug=debug)
+    engine.add_request("warm-up", [0] * min(8, setup.positions - 1), 1)
     while engine.step() is not None:
         pass
     how = setup.options
-    return engine, CacheConfig(how.block_size, how.num_blocks, how.kv or how.dtype, prefix_caching)
+    return Model(engine, CacheConfig(how.block_size, how.num_blocks, how.kv or how.dtype, prefix_caching), text, setup.positions)
 
 
-async def serve(
-    engine: Engine, cache: CacheConfig, text: Text, max_model_len: int, place: Place, bounds: Bounds, ready: Callable[[str], None]
-) -> None:
-    """Listens until SIGTERM or SIGINT, lets the answers in the making end (a second signal does not wait), and returns.
+@dataclass(frozen=True)
+class Listening:
+    """A server that answers. ended: set when the engine has failed."""
 
-    ready: called with the server's address once it listens. Raises RooflineError where it cannot listen or the engine fails.
-    """
-    loop, ended, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    worker = Worker(engine, Metrics(place.name, cache, max_model_len), loop, ended.set)
-    service = Service(worker, text, Limits(place.name, max_model_len, engine.why_never), bounds, place.key)
-    runner = web.AppRunner(service.app(), handler_cancellation=True, access_log=None, keepalive_timeout=bounds.idle_s, shutdown_timeout=2.0)
+    service: Service
+    site: web.TCPSite
+    url: str
+    ended: asyncio.Event
+
+
+@contextlib.asynccontextmanager
+async def listening(model: Model, place: Place, bounds: Bounds) -> AsyncIterator[Listening]:
+    """A server inside the context; what is in the making when it is left is cut off. Raises RooflineError where it cannot listen."""
+    ended = asyncio.Event()
+    metrics = Metrics(place.name, model.cache, model.max_model_len)
+    worker = Worker(model.engine, metrics, asyncio.get_running_loop(), ended.set)
+    service = Service(worker, model.text, Limits(place.name, model.max_model_len, model.engine.why_never), bounds, place.key)
+    runner = web.AppRunner(
+        service.app(), handler_cancellation=True, access_log=None, keepalive_timeout=bounds.idle_s, shutdown_timeout=_CLOSE_S
+    )
     await runner.setup()
     site = web.TCPSite(runner, place.host, place.port, backlog=1024)
-    sys.setswitchinterval(_SWITCH_S)  # the event loop gets its turn soon beside the engine's thread
-    gc.freeze()  # model and libraries are here to stay: no collection need look at them
     try:
         await site.start()
     except OSError as error:
         await runner.cleanup()
         raise RooflineError(f"cannot listen on {place.host}:{place.port}: {error.strerror or error}") from None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: (hurry if ended.is_set() else ended).set())
     worker.start()
-    ready(address(place.host, runner.addresses[0][1]))
     try:
-        await ended.wait()
-        service.draining = True
-        await site.stop()
-        await _drain(service, hurry, place.drain_s)
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        yield Listening(service, site, f"http://{host}:{runner.addresses[0][1]}", ended)
     finally:
         await worker.stop()
         await runner.cleanup()
-    if worker.failure:
-        raise RooflineError(f"the engine has failed: {worker.failure}")
 
 
-async def _drain(service: Service, hurry: asyncio.Event, drain_s: float) -> None:
-    """Waits until no answer is in the making, or for so long, or until a second signal."""
-    until = asyncio.get_running_loop().time() + drain_s
-    while service.active and not service.worker.failure and not hurry.is_set() and asyncio.get_running_loop().time() < until:
-        await asyncio.sleep(0.02)
+async def serve(model: Model, place: Place, bounds: Bounds, ready: Callable[[str], None]) -> None:
+    """Listens until SIGTERM or SIGINT, lets the answers in the making end (a second signal does not wait), and returns.
 
-
-def address(host: str, port: int) -> str:
-    """http://HOST:PORT of a listening socket."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    ready: called with the server's address once it listens. Raises RooflineError where it cannot listen or the engine fails.
+    """
+    loop, hurry = asyncio.get_running_loop(), asyncio.Event()
+    sys.setswitchinterval(_SWITCH_S)  # the event loop gets its turn soon beside the engine's thread
+    gc.freeze()  # model and libraries are here to stay: no collection need look at them
+    async with listening(model, place, bounds) as server:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: (hurry if server.ended.is_set() else server.ended).set())
+        ready(server.url)
+        await server.ended.wait()
+        server.service.draining = True
+        await server.site.stop()
+        until = loop.time() + place.drain_s
+        while server.service.active and not hurry.is_set() and loop.time() < until:
+            await asyncio.sleep(0.02)
+    if failure := server.service.worker.failure:
+        raise RooflineError(f"the engine has failed: {failure}")

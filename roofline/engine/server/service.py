@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -157,24 +158,34 @@ class Service:
 
     async def _stream(self, request: web.Request, answer: Answer, updates: asyncio.Queue[Update], jobs: list[Job]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"})
-        await response.prepare(request)
-        said = answer.opening()
-        while True:
-            if said:
-                async with asyncio.timeout(self.bounds.write_s):
-                    await response.write(said)
-            if answer.done:
-                break
+        with contextlib.suppress(ConnectionError):  # the client has gone
+            await response.prepare(request)
+            async for said in self._said(answer, updates, jobs):
+                try:
+                    async with asyncio.timeout(self.bounds.write_s):
+                        await response.write(said)
+                except TimeoutError:
+                    if request.transport is not None:
+                        request.transport.abort()
+                    break
+            else:
+                await response.write_eof()
+        return response
+
+    async def _said(self, answer: Answer, updates: asyncio.Queue[Update], jobs: list[Job]) -> AsyncIterator[bytes]:
+        """The pieces of a stream as they come; those that are there at the same time in one."""
+        if opening := answer.opening():
+            yield opening
+        while not answer.done:
             said = b""
             for update in await _all(updates):
                 said += answer.chunk(update)
                 self._cut(answer, update, jobs)
             if refusal := _failed(answer):
-                said = error_event(refusal.body)
-            elif answer.done:
-                said += answer.closing()
-        await response.write_eof()
-        return response
+                yield error_event(refusal.body)
+                return
+            if said := said + (answer.closing() if answer.done else b""):
+                yield said
 
     def _cut(self, answer: Answer, update: Update, jobs: list[Job]) -> None:
         """Stops the engine where a stop string has ended the text."""
