@@ -215,13 +215,17 @@ def _table_answer(path: Path, hardware: str | None, split: str, operands: str, o
     from roofline.validation.tables import check_table
 
     found = check_table(path, hardware=hardware or "", split=split, operands=operands)
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("op", "kernel"), Column("verdict", "verdict"), Column("rows", "rows", "integer"),
-        Column("median_error", "median", "percent"),
-        Column("p90_error", "p90", "percent"), Column("bias", "bias", "percent"), Column("coverage", "in the interval", "percent"),
-        Column("of_bandwidth", "of the memory roof", "percent", drop=2), Column("violations", "beat a roof", "integer"),
-        Column("unpredicted", "not predicted", "percent", drop=1),
     )  # fmt: skip
+    if any("of_bandwidth" in group for group in found.groups):
+        columns += (Column("of_bandwidth", "of the memory roof", "percent"), Column("unpredicted", "no DRAM bytes", "percent", drop=1))
+    else:
+        columns += (
+            Column("median_error", "median", "percent"), Column("p90_error", "p90", "percent"), Column("bias", "bias", "percent"),
+            Column("coverage", "in the interval", "percent"), Column("unpredicted", "not predicted", "percent", drop=1),
+        )  # fmt: skip
+    columns += (Column("violations", "beat a roof", "integer"),)
     table = Table(columns, found.groups, marks={i: STYLE[group["verdict"]] for i, group in enumerate(found.groups)})
     warned = [Paragraph(text, bullet="!", style="yellow") for text in found.warnings]
     blocks: list[Block] = [Heading(f"{path.name}: {found.verdict}"), table, *warned]
@@ -244,7 +248,8 @@ def _load_answer(result: Path, prediction: Path, output: Path | None) -> Answer:
     found = check_loadtest(result, prediction)
     columns = (
         Column("stage", "stage"), Column("metric", "metric"), Column("statistic", "of"), Column("verdict", "verdict"),
-        Column("measured", "measured"), Column("expected", "expected"), Column("low", "low", drop=1), Column("high", "high", drop=1),
+        Column("measured", "measured", "number"), Column("expected", "expected", "number"), Column("low", "low", "number", drop=1),
+        Column("high", "high", "number", drop=1),
         Column("error", "error", "percent"),
     )  # fmt: skip
     groups = (
