@@ -11,6 +11,7 @@ import torch
 FACTOR = {"cpu": 4, "cuda": 5}  # times the last-level cache, within which no operand may come back
 MOST_SETS = 4096
 BLOCK = 2**22  # random elements that are drawn; the rest of an arena repeats them at other addresses
+ALIGNED = 256  # bytes that views begin at a multiple of
 
 
 def ring_length(kind: str, cache_bytes: float, set_bytes: float) -> int:
@@ -25,53 +26,52 @@ def is_cold(kind: str, cache_bytes: float, set_bytes: float, sets: int) -> bool:
 
 @dataclass
 class Arena:
-    """Random normal numbers of one type in one allocation, handed out as views that walk through it and around again.
+    """Random normal numbers in one allocation, handed out as views that walk through it and around again.
 
-    One draw for all cases: filling gigabytes afresh for each would take longer than timing them. Never zeros: a device draws
-    less power on them and clocks higher.
+    One draw for all cases and types: filling gigabytes afresh for each would take longer than timing them. Never zeros: a device
+    draws less power on them and clocks higher. What is drawn are bfloat16 numbers. fp32 and fp16 views of their bits are finite
+    numbers around one as well (two of them make an fp32 whose upper half decides), int8 views are their bytes; fp8 needs an arena
+    of its own, in which the draw is of that type.
     """
 
     device: str
-    dtype: torch.dtype
-    elements: int
+    size: int
+    drawn: torch.dtype = torch.bfloat16
     seed: int = 0
     _data: torch.Tensor | None = None
-    _drawn: int = field(default=0)
+    _filled: int = field(default=0)
     _at: int = field(default=0)
     filling_s: float = field(default=0.0)
 
-    def take(self, *shape: int) -> torch.Tensor:
+    def take(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         """A contiguous tensor of that shape that shares memory with no other until the arena has been walked through once."""
-        size = math.prod(shape)
-        if self._data is None or size > self._data.numel():
-            self.elements, self._drawn, self._at = max(self.elements, size), 0, 0
+        count = math.prod(shape)
+        size = math.ceil(count * dtype.itemsize / ALIGNED) * ALIGNED
+        if self._data is None or size > self._data.nbytes:
+            self.size, self._filled, self._at = max(self.size, size), 0, 0
             self._data = None  # free the old one before the new one is made
-            self._data = torch.empty(self.elements, dtype=self.dtype, device=self.device)
-        if self._at + size > self._data.numel():
+            self._data = torch.empty(math.ceil(self.size / ALIGNED) * ALIGNED // self.drawn.itemsize, dtype=self.drawn, device=self.device)
+        if self._at + size > self._data.nbytes:
             self._at = 0
-        start, self._at = self._at, self._at + math.ceil(size / 64) * 64  # views stay aligned
-        self._fill(self._data, start + size)
-        return self._data[start : start + size].view(shape)
+        start, self._at = self._at // self.drawn.itemsize, self._at + size
+        end = self._at // self.drawn.itemsize
+        self._fill(self._data, end)
+        return self._data[start:end].view(dtype)[:count].view(shape)
 
     def _fill(self, data: torch.Tensor, end: int) -> None:
         """Random numbers up to `end`: what no case takes is never touched."""
-        if not self._drawn:
-            self._drawn = min(BLOCK, data.numel())
-            data[: self._drawn] = self._draw(self._drawn, torch.Generator(self.device).manual_seed(self.seed))
-        begun = time.perf_counter()
-        block = min(BLOCK, data.numel())
-        while self._drawn < end:
-            more = min(block, data.numel() - self._drawn)
-            data[self._drawn : self._drawn + more].copy_(data[:more])
-            self._drawn += more
+        begun, block = time.perf_counter(), min(BLOCK, data.numel())
+        if not self._filled and end:
+            generator = torch.Generator(self.device).manual_seed(self.seed)
+            data[:block] = torch.randn(block, generator=generator, device=self.device).to(self.drawn)
+            self._filled = block
+        while self._filled < end:
+            more = min(block, data.numel() - self._filled)
+            data[self._filled : self._filled + more].copy_(data[:more])
+            self._filled += more
         self.filling_s += time.perf_counter() - begun
 
     @property
-    def drawn_bytes(self) -> int:
+    def filled_bytes(self) -> int:
         """How much of it has been filled."""
-        return self._drawn * self.dtype.itemsize
-
-    def _draw(self, size: int, generator: torch.Generator) -> torch.Tensor:
-        if not self.dtype.is_floating_point:
-            return torch.randint(-127, 128, (size,), generator=generator, dtype=torch.int8, device=self.device).to(self.dtype)
-        return torch.randn(size, generator=generator, device=self.device).to(self.dtype)
+        return self._filled * self.drawn.itemsize

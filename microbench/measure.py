@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,13 +28,15 @@ class Trial:
     """One set of operands and the call on it.
 
     reads, writes: the tensors that it touches. error: relative norm of the difference to float64 after a call, NaN if the output
-    has NaN or infinity; None where there is nothing to compare.
+    has NaN or infinity; None where there is nothing to compare. rival: name of another library and its call that does the same; the
+    two take turns, sample by sample, so that whatever the machine does meanwhile meets both.
     """
 
     call: Call
     reads: Sequence[Any] = ()
     writes: Sequence[Any] = ()
     error: Callable[[], float] | None = None
+    rival: tuple[str, Call] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,7 @@ class Case:
         return float(self.op.bytes_each)
 
 
-def measure(
-    case: Case,
-    device: Device,
-    rule: Rule,
-    environment: str,
-    *,
-    timer: Timer | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Measurement:
+def measure(case: Case, device: Device, rule: Rule, environment: str, *, clock: Callable[[], float] = time.perf_counter) -> Measurement:
     """The measurement of `case`.
 
     Raises UntrustworthyError for a wrong result or a rate above the datasheet's, and whatever the device raises when it is
@@ -83,49 +77,39 @@ def measure(
     """
     sets = caches.ring_length(device.kind, device.cache_bytes, case.set_bytes) if case.cold else 1
     short = case.cold and not caches.is_cold(device.kind, device.cache_bytes, case.set_bytes, sets)
-    timer = timer or device.timer(eager=case.eager, flush=short)
-    before = device.state()
+    timer = device.timer(eager=case.eager, flush=short)
+    notes: dict[str, Any] = {"case": case.id, "flops": float(case.op.flops_each), "bytes": case.set_bytes, "compute": case.op.compute}
+    notes["before"] = device.state()
     started = clock()
-    trials = [case.build(device)]
-    first_call_s = timer.once(trials[0].call)
-    notes: dict[str, Any] = {"first_call_s": first_call_s, "error": _checked(case, trials[0])}
-    trials += [case.build(device) for _ in range(sets - 1)]
-    ring = [trial.call for trial in trials]
+    first = case.build(device)
+    notes |= {"first_call_s": timer.once(first.call), "error": _checked(case, first)}
+    if first.rival:  # an odd number of sets: each gets both calls as the two take turns around the ring
+        sets, rule = sets | 1, replace(rule, least_samples=2 * rule.least_samples, most_samples=2 * rule.most_samples)
+    ring = _ring([first, *(case.build(device) for _ in range(sets - 1))])
     rough, used = _warm(ring, timer, rule, clock)
     oldest = used % len(ring)  # the sampler goes on where the warm-up stopped: its last sets are still in the cache
-    sampler = timer.sampler(ring[oldest:] + ring[:oldest], max(1, math.ceil(timer.least_s / max(rough, 1e-9))))
+    inner = 1 if first.rival else max(1, math.ceil(timer.least_s / max(rough, 1e-9)))
     sampling = clock()
-    samples, stop = _sample(sampler, rough, rule, clock)
-    sampling = clock() - sampling
-    notes |= {
-        "case": case.id,
-        "flops": float(case.op.flops_each),
-        "bytes": case.set_bytes,
-        "compute": case.op.compute,
-        "sets": sets,
-        "stop": stop,
-        "seconds": clock() - started,
-        "sampling_s": sampling,
-        "before": before,
-        "after": device.state(),
-        **flags(samples),
-    }
+    samples, stop = _sample(timer.sampler(ring[oldest:] + ring[:oldest], inner), rough, rule, clock)
+    notes |= {"sets": sets, "stop": stop, "seconds": clock() - started, "sampling_s": clock() - sampling, "after": device.state()}
+    if first.rival:
+        notes["rival"] = {"name": first.rival[0], "samples_s": samples[1 - oldest % 2 :: 2]}
+        samples = samples[oldest % 2 :: 2]
     if short and not getattr(timer, "flush", None):
         notes["not_cold"] = f"{sets} sets of {case.set_bytes:.3g} B do not pass the cache"
     found = Measurement(
-        case.kind,
-        dict(case.shape),
-        device.id,
-        case.dtype,
-        tuple(samples),
-        f"{METHOD}, {timer.name}",
-        environment,
-        software={"torch": torch.__version__},
-        cold=case.cold,
-        notes=notes,
-    )
+        case.kind, dict(case.shape), device.id, case.dtype, tuple(samples), f"{METHOD}, {timer.name}", environment,
+        software={"torch": torch.__version__}, cold=case.cold, notes=notes | flags(samples),
+    )  # fmt: skip
     check_roof(found, device)
     return found
+
+
+def _ring(trials: Sequence[Trial]) -> list[Call]:
+    """The calls in the order of the sets; with a rival twice around, every other call the rival's."""
+    if trials[0].rival is None:
+        return [trial.call for trial in trials]
+    return [trial.rival[1] if trial.rival and turn % 2 else trial.call for turn, trial in enumerate([*trials, *trials])]
 
 
 def _checked(case: Case, trial: Trial) -> float | None:
@@ -155,7 +139,8 @@ def _sample(sampler: Callable[[int], list[float]], rough: float, rule: Rule, clo
     each = max(rough, 1e-6)
     while True:
         before = clock()
-        group = max(1, min(1000, math.floor(min(BATCH_S, rule.budget_s / 4) / each)))
+        group = math.floor(min(BATCH_S, rule.budget_s / 4) / each)
+        group = max(1, min(group, rule.most_samples - len(samples)))
         samples += [round(seconds, 12) for seconds in sampler(group)]  # picoseconds: no clock here knows more
         each = (clock() - before) / group  # what a sample costs, not what it reads: bursts and graphs are longer than a call
         if stop := rule.verdict(samples, clock() - start):

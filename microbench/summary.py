@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from microbench.sweep import drift
+from microbench.visits import against_rival, apart, interval, split
 from roofline.profiles.hardware import Hardware
 from roofline.records import Measurement
 
@@ -45,31 +46,28 @@ def roofs(measurements: Sequence[Measurement], profile: Hardware | None) -> Roof
     return Roofs(dict(profile.peaks), profile.memory_bandwidth, profile.id) if profile else measured_roofs(measurements)
 
 
-def interval(m: Measurement, machine_drift: float = 0.0) -> tuple[float, float]:
-    """Seconds between which the median of another run should lie: the 10 % and 90 % quantiles of the samples, widened by how
-    much the sentinel moved (samples taken within a second do not see the machine change over minutes)."""
-    low, high = np.quantile(m.samples_s, [0.1, 0.9])
-    return float(low) / (1 + machine_drift), float(high) * (1 + machine_drift)
-
-
 def sustained(m: Measurement) -> float | None:
-    """Median of the last quarter of the samples / that of the first: above 1 the device slows down under load. None below 20."""
-    quarter = len(m.samples_s) // 4
-    return float(np.median(m.samples_s[-quarter:]) / np.median(m.samples_s[:quarter])) if quarter >= 5 else None
+    """Median of the last quarter of the first visit's samples / that of its first quarter: above 1 the device slows down under load.
+    None below 20 samples."""
+    samples = split(m)[0]
+    quarter = len(samples) // 4
+    return float(np.median(samples[-quarter:]) / np.median(samples[:quarter])) if quarter >= 5 else None
 
 
 def rows(measurements: Sequence[Measurement], against: Roofs) -> list[dict[str, Any]]:
-    """One row per measurement, sentinels left out, in the order of kind and shape; SI units."""
+    """One row per measurement (visits merged), sentinels left out, in the order of kind and shape; SI units."""
     moved = drift(measurements)
+    usual = apart(measurements)
     found = []
     for m in sorted((m for m in measurements if not m.notes.get("sentinel")), key=_place):
         flops, size = float(m.notes["flops"]), float(m.notes["bytes"])
         bound = against.bound_s(flops, size, str(m.notes["compute"])) if m.op not in ("launch", "transfer", "collective") else None
-        low, high = interval(m, moved)
+        low, high = interval(m, moved, usual)
         found.append({
             "op": m.op, "shape": _shape_text(m), "dtype": m.dtype,
             "operands": {True: "cold", False: "hot", None: ""}[m.cold], "median_s": m.median_s, "minimum_s": m.minimum_s,
-            "low_s": low, "high_s": high, "samples": len(m.samples_s), "spread": m.spread, "sustained": sustained(m),
+            "low_s": low, "high_s": high, "samples": len(m.samples_s), "visits": len(split(m)),
+            "spread": m.spread, "sustained": sustained(m),
             "flop_per_s": flops / m.median_s if flops else None, "bytes_per_s": size / m.median_s if size else None,
             "bound_s": bound, "of_bound": bound / m.median_s if bound else None, "stop": m.notes.get("stop", ""), "notes": _remarks(m),
         })  # fmt: skip
@@ -117,5 +115,7 @@ def _remarks(m: Measurement) -> str:
     found += ["noisy"] if notes.get("noisy") else []
     found += ["not cold"] if notes.get("not_cold") else []
     found += ["few samples"] if notes.get("few_samples") else []
+    ratio = against_rival(m)
+    found += [f"{ratio:.2f} × the rate of {notes['rival']['name']}"] if ratio else []
     throttled = {text for when in ("before", "after") for text in notes.get(when, {}).get("throttled", ())}
     return ", ".join([*found, *sorted(throttled)])

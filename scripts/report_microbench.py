@@ -1,7 +1,7 @@
 """Writes README.md, held_out.csv and roofs.png of a folder of microbenchmark records: `python scripts/report_microbench.py FOLDER`.
 
-The folder has run_1.jsonl, run_2.jsonl, run_3.jsonl (the same sweep three times), calibration*.jsonl (more samples of single
-groups), collectives.jsonl, and run.json (what the machine was, and the seconds of the three processes).
+The folder has run_1.jsonl, run_2.jsonl, run_3.jsonl (the same sweep three times), collectives.jsonl, and run.json (what the machine
+was, and the seconds of the three processes).
 Nothing is measured here: the same records give the same text.
 """
 
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.summary import interval, measured_roofs, rows
+from microbench.summary import measured_roofs, rows
 from microbench.sweep import drift
+from microbench.visits import against_rival, apart, interval, merged
 from roofline import units
 from roofline.calibration.machine import FAMILIES, Machine, fit_machine
 from roofline.charts.measured_roofs import measured_roofs as measured_roofs_chart
@@ -27,8 +28,8 @@ from roofline.timing.host import PREFIX
 
 
 def measurements(path: Path) -> list[Measurement]:
-    """The measurements of a records file."""
-    return [Measurement.from_json(row) for _, row in read_jsonl(path, skip_cut_lines=True) if row["kind"] == "measurement"]
+    """The measurements of a records file, the visits of a case together."""
+    return merged([Measurement.from_json(row) for _, row in read_jsonl(path, skip_cut_lines=True) if row["kind"] == "measurement"])
 
 
 def environment(path: Path) -> dict:
@@ -41,31 +42,30 @@ def skipped(path: Path) -> int:
     return sum(row["kind"] == "skipped" for _, row in read_jsonl(path))
 
 
+def visits(run: Sequence[Measurement]) -> int:
+    """Visits of cases in a run."""
+    return sum(len(m.notes["visits"]) for m in by_case(run).values())
+
+
 def by_case(found: Sequence[Measurement]) -> dict[str, Measurement]:
     """Case id → measurement, sentinels left out."""
     return {str(m.notes["case"]): m for m in found if not m.notes.get("sentinel")}
 
 
-def pooled(found: Sequence[Measurement]) -> list[Measurement]:
+def pooled(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     """One measurement for each case, with the samples of all runs: a neighbour that disturbed one run is outvoted."""
-    together: dict[str, Measurement] = {}
-    for m in found:
-        case = str(m.notes["case"])
-        if m.op == "collective" or m.notes.get("sentinel"):
-            continue
-        samples = (together[case].samples_s if case in together else ()) + m.samples_s
-        together[case] = Measurement(**{**vars(m), "samples_s": samples})
-    return list(together.values())
+    return merged([m for run in runs for m in run if m.op != "collective" and not m.notes.get("sentinel")])
 
 
 def agreement(runs: Sequence[Sequence[Measurement]]) -> list[str]:
     """How well pairs of runs agree: medians inside the other's interval, intervals that overlap, size of the differences."""
     inside, overlap, ratios, widths = [], [], [], []
+    within = [apart([m]) for run in runs for m in by_case(run).values() if m.op != "collective"]
     for a, b in combinations(runs, 2):
         first, second = by_case(a), by_case(b)
         for case in sorted(first.keys() & second.keys() - {c for c in first if c.startswith("collective")}):
             x, y = first[case], second[case]
-            (low_x, high_x), (low_y, high_y) = interval(x, drift(a)), interval(y, drift(b))
+            (low_x, high_x), (low_y, high_y) = interval(x, drift(a), apart(a)), interval(y, drift(b), apart(b))
             inside += [low_x <= y.median_s <= high_x, low_y <= x.median_s <= high_y]
             overlap.append(max(low_x, low_y) <= min(high_x, high_y))
             ratios.append(abs(np.log(x.median_s / y.median_s)))
@@ -74,6 +74,8 @@ def agreement(runs: Sequence[Sequence[Measurement]]) -> list[str]:
     return [
         f"- {len(overlap)} comparisons of a case between two runs: the intervals overlap in {percent(np.mean(overlap))}, a median lies "
         f"in the other run's interval in {percent(np.mean(inside))}.",
+        f"- Visits of one case in one run lie {percent(np.median(within))} apart in the median case (slowest / fastest median), "
+        f"{percent(np.quantile(within, 0.9))} at the 90th percentile.",
         f"- Medians of two runs differ by {half} in the median and {most} at the 90th percentile; the intervals are "
         f"{np.median(widths):.2f} wide (high / low, median).",
     ]
@@ -85,19 +87,11 @@ def percent(share: float) -> str:
 
 
 def copies(found: Sequence[Measurement]) -> str:
-    """Torch's copy against NumPy's, out of memory, as minimum and median."""
-    rates = {
-        m.shape["kernel"]: (m.notes["bytes"] / m.median_s, m.notes["bytes"] / m.minimum_s)
-        for m in found
-        if m.op == "stream" and m.shape["level"] == "memory"
-    }
-    if not {"copy", "numpy_copy"} <= rates.keys():
-        return "not measured"
-    ours, theirs = rates["copy"], rates["numpy_copy"]
-    return (
-        f"{units.format(ours[0], 'bandwidth')} against {units.format(theirs[0], 'bandwidth')} of numpy.copyto: ratio "
-        f"{ours[0] / theirs[0]:.3f} of medians, {ours[1] / theirs[1]:.3f} of minima"
-    )
+    """Torch's copy out of memory against NumPy's, which took turns with it."""
+    (m,) = [m for m in found if m.op == "stream" and m.shape["level"] == "memory" and m.notes.get("rival")]
+    times = (m.samples_s, m.notes["rival"]["samples_s"])
+    ours, theirs = (units.format(m.notes["bytes"] / float(np.median(samples)), "bandwidth") for samples in times)
+    return f"{ours} against {theirs} of {m.notes['rival']['name']}: ratio {against_rival(m):.3f} (median of {len(m.samples_s)} pairs)"
 
 
 def collectives(found: Sequence[Measurement]) -> list[str]:
@@ -140,7 +134,7 @@ def page(folder: Path) -> str:
     paths = [folder / f"run_{i}.jsonl" for i in (1, 2, 3)]
     runs = [measurements(path) for path in paths]
     facts = environment(paths[0])
-    cases = pooled([m for run in [*runs, *map(measurements, sorted(folder.glob("calibration*.jsonl")))] for m in run])
+    cases = pooled(runs)
     machine = fit_machine(cases)
     write_held_out(machine, folder / "held_out.csv")
     best = measured_roofs(cases)
@@ -157,8 +151,9 @@ def page(folder: Path) -> str:
         f"environment `{facts['id']}`, method: {runs[0][0].method}.",
         f"- {noted['machine']}",
         *[
-            f"- Run {i}: load {min(loads(run)):.1f} to {max(loads(run)):.1f}, {len(by_case(run))} cases measured, {skipped(path)} left out "
-            f"(no budget left), sentinels moved by {percent(drift(run))}, {noted['seconds'][i - 1]:.1f} s from start to end of the process."
+            f"- Run {i}: load {min(loads(run)):.1f} to {max(loads(run)):.1f}, {len(by_case(run))} cases in {visits(run)} visits, "
+            f"{skipped(path)} left out (no budget left), sentinels moved by {percent(drift(run))}, {noted['seconds'][i - 1]:.1f} s from "
+            "start to end of the process."
             for i, (run, path) in enumerate(zip(runs, paths, strict=True), 1)
         ],
         "",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from microbench.device import DTYPES, Device
 from microbench.measure import Case, Trial
-from microbench.ops import Heads, attention_ops, output, relative_error
+from microbench.ops import Heads, Kept, attention_ops, relative_error
 from roofline.batch import Batch
 from roofline.ledger import Op
 
@@ -71,7 +71,7 @@ def naive(batch: int, tokens: int, of: Heads, dtype: str, *, cold: bool = True) 
 
     def build(d: Device) -> Trial:
         q, k, v = (d.take(DTYPES[dtype], batch, of.heads, tokens, of.head_dim) for _ in range(3))
-        scores, weights = (output(d.kind, q.dtype, batch, of.heads, tokens, tokens) for _ in range(2))
+        scores, weights = (d.output(q.dtype, batch, of.heads, tokens, tokens) for _ in range(2))
         out, scaled = torch.ones_like(q), q * of.head_dim**-0.5
 
         def call() -> None:
@@ -96,24 +96,18 @@ def _use(kernel: str) -> None:
 
 
 def _trial(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Trial:
-    grouped, out = q.shape[1] != k.shape[1], [q]
-
-    def call() -> None:
-        out[0] = sdpa(q, k, v, is_causal=causal, enable_gqa=grouped)
-
-    return Trial(call, (q, k, v), (), lambda: _sampled_error(out[0], q, k, v, causal))
+    call = Kept(partial(sdpa, q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]))
+    return Trial(call, (q, k, v), (), lambda: _sampled_error(call.result, q, k, v, causal))
 
 
 def _paged_trial(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor, length: int) -> Trial:
-    batch, grouped, out = len(q), q.shape[1] != keys.shape[2], [q]
+    batch, grouped = len(q), q.shape[1] != keys.shape[2]
 
     def gathered(pool: torch.Tensor) -> torch.Tensor:  # (batch · pages, block, kv_heads, d) → (batch, kv_heads, length, d)
         return pool.index_select(0, table).view(batch, -1, *pool.shape[2:])[:, :length].transpose(1, 2)
 
-    def call() -> None:
-        out[0] = sdpa(q, gathered(keys), gathered(values), enable_gqa=grouped)
-
-    return Trial(call, (q, keys, values), (), lambda: _sampled_error(out[0], q, gathered(keys), gathered(values), causal=False))
+    call = Kept(lambda: sdpa(q, gathered(keys), gathered(values), enable_gqa=grouped))
+    return Trial(call, (q, keys, values), (), lambda: _sampled_error(call.result, q, gathered(keys), gathered(values), causal=False))
 
 
 def _sampled_error(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> float:

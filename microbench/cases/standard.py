@@ -29,8 +29,8 @@ _WEIGHT_ONLY = ("w8a16", "int4")
 
 
 def _stream(d: Device) -> list[Case]:
-    kernels = ("copy", "read", "triad", *(("numpy_copy",) if d.kind == "cpu" else ()))
-    cached = [stream(kernel, level, int(size / 2), cold=False) for level, size in d.levels.items() for kernel in kernels[:3]]
+    kernels = ("copy", "read", "triad")
+    cached = [stream(kernel, level, int(size / 2), cold=False) for level, size in d.levels.items() for kernel in kernels]
     return [*cached, *(stream(kernel, "memory", MEMORY_STREAM, cold=True) for kernel in kernels)]
 
 
@@ -107,6 +107,6 @@ def cases(group: str, device: Device) -> list[Case]:
 
 
 def sentinel(device: Device) -> Case:
-    """The shape that is measured at the start, in the middle and at the end of a sweep."""
+    """The shape that is measured at the start, in the middle and at the end of each round of a sweep."""
     side, t = (512, "fp32") if device.kind == "cpu" else (4096, "fp16")
     return gemm(side, side, side, t, cold=False)

@@ -46,7 +46,7 @@ COLUMNS = (
     Column("samples", "n", "integer", drop=6),
     Column("notes", "notes", drop=7),
 )
-MORE = ("low_s", "high_s", "bound_s", "sustained", "stop")
+MORE = ("low_s", "high_s", "visits", "bound_s", "sustained", "stop")
 Group = Literal["stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer", "collective", "all"]
 
 
@@ -166,10 +166,12 @@ def _worlds(group: str, here: Device, ranks: list[int] | None) -> list[int]:
 
 
 def _plan(cases: list[Case], worlds: list[int], here: Device, budget_s: float, path: Path, seed: int) -> str:
-    per_case = budget_s / max(len(cases) + 3, 1)
+    from microbench.sweep import ROUNDS
+
+    visit = units.format(budget_s / (ROUNDS * (len(cases) + 2) + 1), "time")
     ranks = f", collectives of {' and '.join(map(str, worlds))} ranks" if worlds else ""
     return (
-        f"{here.id}: {len(cases)} cases{ranks} in {units.format(budget_s, 'time')}, about {units.format(per_case, 'time')} each, "
+        f"{here.id}: {len(cases)} cases{ranks} in {units.format(budget_s, 'time')}, {ROUNDS} visits each of about {visit}, "
         f"order of seed {seed}; records in {path}"
     )
 
@@ -178,11 +180,11 @@ def _sweep(here: Device, cases: list[Case], worlds: list[int], path: Path, end: 
     """Cases and then collectives, until `end` on time.perf_counter."""
     from microbench.cases.standard import sentinel
     from microbench.collectives import START_S, run_ranks
-    from microbench.sweep import Outcome, Sweep, finished
+    from microbench.sweep import ROUNDS, Outcome, Sweep, finished
 
     done = finished(path, here.environment().id)
     if done:
-        _say(f"{path}: continued, {len(done)} cases are there")
+        _say(f"{path}: continued, {len({m.notes['case'] for m in done})} cases are there")
     outcome = Outcome()
     left = end - time.perf_counter()
     share = min(START_S + 6.0, left / 4)
@@ -190,7 +192,7 @@ def _sweep(here: Device, cases: list[Case], worlds: list[int], path: Path, end: 
         if cases:
             with JsonlWriter(path) as writer:
                 sweep = Sweep(here, writer, budget_s=max(left - len(worlds) * share, 1.0), seed=seed, say=_progress)
-                outcome = sweep.run(cases, sentinel(here), done)
+                outcome = sweep.run(cases, sentinel(here), rounds=ROUNDS, finished=done)
             here.release()
         for number, world in enumerate(worlds):
             left = end - time.perf_counter()
@@ -203,13 +205,11 @@ def _sweep(here: Device, cases: list[Case], worlds: list[int], path: Path, end: 
 
 
 def _measurements(path: Path) -> list[Measurement]:
-    """The measurements of a records file, the last one of each case."""
-    found = {}
-    for line, row in read_jsonl(path, skip_cut_lines=True):
-        if row.get("kind") == "measurement":
-            key = (row["notes"].get("case"), row["notes"].get("sentinel"))
-            found[key] = Measurement.from_json(row, f"{path}:{line}")
-    return list(found.values())
+    """The measurements of a records file, the visits of a case together."""
+    from microbench.visits import merged
+
+    rows = read_jsonl(path, skip_cut_lines=True)
+    return merged([Measurement.from_json(row, f"{path}:{line}") for line, row in rows if row.get("kind") == "measurement"])
 
 
 def _kernel_table(found: list[Measurement]) -> str:
@@ -227,8 +227,10 @@ def _answer(
 ) -> Answer:  # fmt: skip
     from microbench.summary import rows
     from microbench.sweep import DRIFT, drift
+    from microbench.visits import apart
 
     table_rows, moved, took_s = rows(found, against), drift(found), time.perf_counter() - _process_start()
+    half, most = (apart(found, share) for share in (0.5, 0.9))
     table = Table(COLUMNS, table_rows, more=MORE)
     warnings = [f"{case}: {reason}" for case, reason in outcome.skipped.items()] + [f"not measured: {what}" for what in left_out]
     if moved > DRIFT:
@@ -238,18 +240,20 @@ def _answer(
         )
     inputs = {"group": group, "model": model, "device": here.kind, "threads": here.threads, "budget_s": budget_s, "records": str(path)}
     data = {
-        "device": here.id, "rows": table_rows, "sentinel_drift": moved, "skipped": outcome.skipped, "untrustworthy": outcome.untrustworthy,
+        "device": here.id, "rows": table_rows, "sentinel_drift": moved, "visits_apart": {"p50": half, "p90": most},
+        "skipped": outcome.skipped, "untrustworthy": outcome.untrustworthy,
         "roofs": {"source": against.source, "peaks": against.peaks, "memory_bandwidth": against.bandwidth}, "seconds": took_s,
     }  # fmt: skip
     assumptions = [
         f"bounds are those of roofs {against.source}; bytes and FLOPs are the ledger's",
         "hot: operands may sit in a cache, cold: they may not",
-        "low and high: 10 % and 90 % of the samples, widened by the drift between sentinels",
+        "low and high: 10 % of the fastest visit's samples and 90 % of the slowest one's, widened by the drift between sentinels",
     ]
     blocks: list[Block] = [
         Heading(f"{here.id}: {len(table_rows)} cases in {units.format(took_s, 'time')}"),
         table,
         Paragraph(f"Roofs {_roof_line(against)}. Records: {path}"),
+        Paragraph(f"Medians of a case's visits lie {100 * half:.1f} % apart (median case; {100 * most:.1f} % at 90 %)."),
         *(Paragraph(text, bullet="!", style="yellow") for text in warnings),
         *(Paragraph(text, bullet="·", style="dim") for text in assumptions),
     ]

@@ -65,7 +65,7 @@ class FakeDevice:
     def free_bytes(self) -> float:
         return self.memory
 
-    def filling_s(self, dtype: str) -> float:
+    def filling_s(self) -> float:
         return 0.0
 
     def release(self) -> None:

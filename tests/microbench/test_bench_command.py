@@ -52,8 +52,13 @@ def test_a_small_bench_end_to_end_and_continued(tmp_path: Path) -> None:
     assert document["rows"][0]["low_s"] <= document["rows"][0]["median_s"] <= document["rows"][0]["high_s"]
     again = roofline(*args, cwd=tmp_path)
     assert "continued, 1 cases are there" in again.stderr
-    kinds = [json.loads(line)["kind"] for line in (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert kinds == ["environment", *["measurement"] * 4, "environment", *["measurement"] * 3]
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["kind"] for line in lines].count("environment") == 2
+    measured = [line["notes"] for line in lines if line["kind"] == "measurement"]
+    assert sum("sentinel" in notes for notes in measured) == 2 * 7
+    visits = [notes["visit"] for notes in measured if "sentinel" not in notes]
+    assert visits == list(range(1, len(visits) + 1))  # a slow machine leaves no time for the third, and it is made up for
+    assert 1 <= len(visits) <= 3
 
 
 def test_shapes_of_a_model_are_measured(tmp_path: Path) -> None:

@@ -8,8 +8,15 @@ import pytest
 import torch
 
 from microbench.caches import MOST_SETS, Arena, is_cold, ring_length
-from microbench.device import SLOW_FILL, open_device
+from microbench.device import SLOW_FILL, Device, open_device
 from tests.microbench.fakes import FakeCache
+
+
+@pytest.fixture
+def device() -> Device:
+    found = open_device("cpu")
+    found.cache_bytes = 2**20
+    return found
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -34,10 +41,9 @@ def test_ring_counts() -> None:
     assert not is_cold("cuda", 50 * 2**20, 4, MOST_SETS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8])
-def test_arena_hands_out_random_memory_that_does_not_overlap(dtype: torch.dtype) -> None:
-    arena = Arena("cpu", dtype, elements=10_000)
-    views = [arena.take(7, 100) for _ in range(10)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8])
+def test_operands_are_random_memory_that_does_not_overlap(device: Device, dtype: torch.dtype) -> None:
+    views = [device.take(dtype, 7, 100) for _ in range(10)]
     spans = sorted((v.data_ptr(), v.data_ptr() + v.nbytes) for v in views)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     for view in views:
@@ -45,32 +51,39 @@ def test_arena_hands_out_random_memory_that_does_not_overlap(dtype: torch.dtype)
         assert values.std() > 0.5
         assert (values == 0).float().mean() < 0.05
         assert torch.isfinite(values).all()
+        assert abs(values.mean()) < values.std()
+
+
+def test_operands_of_every_type_stay_random_whatever_is_written(device: Device) -> None:
+    first = device.take(torch.float32, 64).data_ptr()
+    for _ in range(2000):
+        device.output(torch.float32, 1000).fill_(float("nan"))
+    operands = device.take(torch.bfloat16, 2**18)
+    assert torch.isfinite(operands.float()).all()
+    assert first != device.output(torch.float32, 64).data_ptr()
 
 
 def test_arena_walks_around_and_grows() -> None:
-    arena = Arena("cpu", torch.float32, elements=1000)
-    first = arena.take(600).data_ptr()
-    assert arena.take(600).data_ptr() == first
-    assert arena.take(2000).shape == (2000,)
-    assert arena.elements == 2000
+    arena = Arena("cpu", size=4096)
+    first = arena.take(torch.float32, 600).data_ptr()
+    assert arena.take(torch.int8, 3000).data_ptr() == first
+    assert arena.take(torch.float32, 2000).shape == (2000,)
+    assert arena.size == 8192
 
 
 def test_arena_fills_only_what_is_taken() -> None:
-    arena = Arena("cpu", torch.float32, elements=2**25)
-    arena.take(100)
-    assert arena._drawn < 2**23
+    arena = Arena("cpu", size=2**26)
+    arena.take(torch.float32, 100)
+    assert arena.filled_bytes < 2**24
 
 
-def test_what_is_left_to_fill_is_known() -> None:
-    device = open_device("cpu")
-    device.cache_bytes = 2**20
-    assert device.filling_s("fp32") == pytest.approx(4 * 2**20 * SLOW_FILL)
+def test_what_is_left_to_fill_is_known(device: Device) -> None:
+    assert device.filling_s() == pytest.approx(4 * 2**20 * SLOW_FILL)
     device.take(torch.float32, 2**20)
-    assert device.filling_s("fp32") == 0.0
-    assert device.filling_s("bf16") == pytest.approx(4 * 2**20 * SLOW_FILL)
+    assert device.filling_s() == 0.0
 
 
 def test_arena_is_the_same_for_the_same_seed() -> None:
-    a, b, c = (Arena("cpu", torch.float32, 100, seed=seed).take(100) for seed in (1, 1, 2))
+    a, b, c = (Arena("cpu", 1024, seed=seed).take(torch.float32, 100) for seed in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)

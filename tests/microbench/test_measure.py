@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from microbench.measure import ROOF, check_roof, measure
+from microbench.measure import ROOF, Trial, check_roof, measure
 from microbench.stopping import Rule
 from roofline.errors import UntrustworthyError
 from roofline.profiles import hardware
@@ -118,3 +120,33 @@ def test_a_ring_that_is_too_short_is_said_to_be() -> None:
     device = FakeDevice(cache_bytes=1e9)
     found = run(device, fake_case("tiny", size=8.0, cold=True), Rule(budget_s=0.2, warm_s=0.01))
     assert "do not pass the cache" in found.notes["not_cold"]
+
+
+def test_a_rival_takes_turns_and_every_set_gets_both_calls() -> None:
+    device, case = FakeDevice(cache_bytes=950.0), fake_case("ours", cold=True)
+    calls: list[tuple[str, int]] = []
+
+    def build(d: FakeDevice) -> Trial:
+        number = d.built
+        d.built += 1
+
+        def call(name: str, seconds: float) -> None:
+            calls.append((name, number))
+            d.clock.advance(seconds)
+
+        return Trial(lambda: call("ours", 2e-3), rival=("theirs", lambda: call("theirs", 1e-3)))
+
+    found = run(device, replace(case, build=build))
+    assert found.notes["sets"] == 15  # 14 would be enough, but an even number gives each set to one of the two
+    assert found.samples_s == pytest.approx([2e-3] * len(found.samples_s))
+    assert found.notes["rival"]["name"] == "theirs"
+    theirs = found.notes["rival"]["samples_s"]
+    assert theirs == pytest.approx([1e-3] * len(theirs))
+    assert abs(len(found.samples_s) - len(theirs)) <= 1
+    assert len(set(calls[1:])) == 30
+    assert all(a[0] != b[0] and (b[1] - a[1]) % 15 == 1 for a, b in pairwise(calls[2:]))
+
+
+def test_as_many_samples_as_asked_for() -> None:
+    found = run(FakeDevice(), fake_case("again"), Rule(budget_s=0.1, warm_s=0.01, least_samples=37, most_samples=37))
+    assert len(found.samples_s) == 37

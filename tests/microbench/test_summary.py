@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from microbench.summary import TABLE, Roofs, interval, kernel_rows, measured_roofs, rows, sustained
+from microbench.summary import TABLE, Roofs, kernel_rows, measured_roofs, rows, sustained
 from roofline.records import Measurement
 
 
@@ -32,12 +32,6 @@ def test_bound_is_the_larger_of_two_times() -> None:
     assert of.bound_s(0.0, 5.0, "") == 0.5
     assert of.bound_s(1.0, 1.0, "fp8") is None
     assert Roofs({}, None, "x").bound_s(0.0, 1.0, "") is None
-
-
-def test_interval_is_the_quantiles_widened_by_the_drift() -> None:
-    m = made("gemm", [float(i) for i in range(1, 12)], 1.0, 1.0, m=1, n=1, k=1)
-    assert interval(m) == (2.0, 10.0)
-    assert interval(m, 0.25) == (1.6, 12.5)
 
 
 def test_sustained_tells_a_device_that_slows_down() -> None:
