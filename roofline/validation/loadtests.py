@@ -72,7 +72,14 @@ def _group(metric: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     fails, passes = words.count(FAIL), words.count(PASS)
     word = FAIL if 2 * fails > len(words) else PASS if 2 * passes >= len(words) and error <= AIM else AMBIGUOUS
     counts = {"pass": passes, "fail": fails, "ambiguous": words.count(AMBIGUOUS)}
-    return {"group": metric if metric.endswith("_per_s") else metric.removesuffix("_s"), "verdict": word, "rows": len(words), **counts, "median_error": error, "target": AIM}
+    return {
+        "group": metric if metric.endswith("_per_s") else metric.removesuffix("_s"),
+        "verdict": word,
+        "rows": len(words),
+        **counts,
+        "median_error": error,
+        "target": AIM,
+    }
 
 
 def _doubts(measured: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from roofline.calibration.kernels_csv import kind_of
 from roofline.errors import RecordError
@@ -28,7 +29,7 @@ def is_ncu(path: Path) -> bool:
         return False
 
 
-def read(path: Path) -> list[dict[str, object]]:
+def read(path: Path) -> list[dict[str, Any]]:
     """One row per launch: kernel, op (as far as the name tells), seconds, bytes (of DRAM; None where they were not collected).
 
     Reads both layouts of `ncu --csv`: a line per metric, and `--page raw` with a column per metric and a line of units. Raises
@@ -38,7 +39,7 @@ def read(path: Path) -> list[dict[str, object]]:
     start = _header(lines)
     table = list(csv.DictReader(lines[start:])) if start is not None else []
     launches = _long(path, table) if table and "Metric Name" in table[0] else _wide(path, table)
-    found = [
+    found: list[dict[str, Any]] = [
         {"kernel": name, "op": kind_of(name), "seconds": seconds, "bytes": _moved(metrics)}
         for name, metrics in launches
         if (seconds := next((metrics[key] for key in _TIME if key in metrics), None))

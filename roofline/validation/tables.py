@@ -69,9 +69,7 @@ def check_table(path: Path, *, hardware: str = "", split: str = "", operands: st
     warnings = [f"{count} rows: {text}" for text, count in errors.head(5).items()]
     if len(beaten):
         warnings.append(f"{len(beaten)} rows are faster than their hard bound: mislabelled, cached, or mistimed; see violations in --json")
-    return TableCheck(
-        groups, [{str(key): value for key, value in row.items()} for row in beaten.head(100).to_dict("records")], warnings, rows
-    )
+    return TableCheck(groups, _records(beaten), warnings, rows)
 
 
 def _check_ncu(path: Path, hardware: str) -> TableCheck:
@@ -100,7 +98,12 @@ def _check_ncu(path: Path, hardware: str) -> TableCheck:
     )
     if rows["of_bandwidth"].isna().any():
         warnings.append("launches without DRAM bytes cannot be judged: collect dram__bytes.sum with ncu --metrics")
-    return TableCheck(groups, rows[beats].head(100).to_dict("records"), warnings, rows)
+    return TableCheck(groups, _records(rows[beats]), warnings, rows)
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The first hundred rows, as objects."""
+    return [{str(key): value for key, value in row.items()} for row in rows.head(100).to_dict("records")]
 
 
 def _split(frame: pd.DataFrame, split: str, path: Path) -> pd.DataFrame:
