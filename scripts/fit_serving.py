@@ -3,8 +3,9 @@
 python scripts/fit_serving.py TABLE [-o hwprofiles/calibration/serving.yaml]
 
 One set per engine; then one per engine, device, model family and precision, drawn towards the engine's; then one per model,
-drawn towards that. Rows with `suspect` and disaggregated rows are left out. Intervals: what configurations
-left out in turn missed.
+drawn towards that; then one per version of an engine that ran the model in several, drawn towards that. Deployments with pools of
+their own for prompts have sets of their own, drawn towards those of the engine. Rows with `suspect` are left out, and those of
+SPECULATED. Intervals: what configurations left out in turn missed.
 """
 
 from __future__ import annotations
@@ -20,23 +21,32 @@ from scipy.optimize import least_squares
 from roofline.calibration import tables
 from roofline.errors import RooflineError
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump
-from roofline.serving.points import Stack, read_row
+from roofline.serving.points import LEVELS, Key, Stack, read_row
 from roofline.serving.steady import Asked, Constants, Float, Loads, loads, mean_waits, settle, steady
 
-NAMES = ("fixed_s", "decode_scale", "prompt_scale", "per_layer_rank_s", "per_layer_s", "per_sequence_s")
-START = np.array([0.3e-3, 1.0, 1.05, 5e-6, 0.3e-3, 10e-6])
-UNIT = np.array([1e-3, 0.2, 0.3, 5e-6, 0.3e-3, 15e-6])  # what a constant may move by without being odd
-LOW = np.array([0.0, 0.6, 0.6, 0.0, 0.0, 0.0])
-HIGH = np.array([5e-3, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
-PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01}  # ridge per row-equivalent, chosen over configurations of the fit rows
+NAMES = ("fixed_s", "decode_scale", "expert_scale", "prompt_scale", "per_layer_rank_s", "per_layer_s", "per_sequence_s")
+START = np.array([0.3e-3, 1.0, 0.85, 1.05, 5e-6, 0.3e-3, 10e-6])
+UNIT = np.array([1e-3, 0.2, 0.2, 0.3, 5e-6, 0.3e-3, 15e-6])  # what a constant may move by without being odd
+LOW = np.array([0.0, 0.5, 0.4, 0.6, 0.0, 0.0, 0.0])
+HIGH = np.array([5e-3, 1.6, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
+LEAST = NAMES.index("per_layer_s")
+STARTS = (0.25e-3, 0.6e-3)  # of per_layer_s: where no pass with a prompt waits for its host, nothing pulls it back
+PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01, "version": 0.2}  # ridge per row-equivalent, chosen on left-out configurations
+FIRST_START, FIRST_UNIT = np.array([20e-3, 4.0]), np.array([50e-3, 5.0])
 FIRST_PULL, FOLDS, SOFT = 0.5, 3, 0.1
-Key = tuple[str, str, str]
+VERSIONED = 4  # rows of a version from which it has a set of its own
+
+
+def speculated(table: pd.DataFrame) -> pd.Series:
+    """DeepSeek-R1 in FP8 with SGLang on B200 at TP 8: the published sweep with speculation, whose concurrencies alone go on to 512."""
+    named = table["model"].str.endswith("DeepSeek-R1") & (table["software"] == "sglang") & (table["hardware"] == "b200-sxm")
+    return named & (table["precision"] == "fp8") & (table["tp"] == 8)
 
 
 def read(path: Path) -> tuple[pd.DataFrame, list[Asked], list[Stack]]:
     """Usable rows of the fit split with what they ask."""
     table = tables.read(path)
-    table = table[(table["split"] == "fit") & (table["mode"] == "agg") & table["suspect"].isna()]
+    table = table[(table["split"] == "fit") & table["suspect"].isna() & ~speculated(table)]
     kept, asked, stacks = [], [], []
     for place, row in zip(table.index, table.to_dict("records"), strict=True):
         try:
@@ -63,47 +73,71 @@ def spread(values: Float, first: Float, count: int) -> Constants:
 
 
 def fit_steps(load: Loads, tpot: Float, wait: Float, near: Float, pull: float) -> Float:
-    """The six constants of a step that explain the times per token of some rows, drawn towards `near`."""
+    """The constants of a step that explain the times per token of some rows, drawn towards `near`."""
 
     def residual(x: Float) -> Float:
-        found = steady(load, spread(x * UNIT, np.zeros(2), tpot.size), wait, 15).tpot_s
+        found = steady(load, spread(x * UNIT, np.zeros(2), tpot.size), wait, 12).tpot_s
         return np.concatenate([np.log(found / tpot), np.sqrt(pull) * (x - near / UNIT)])
 
-    start = np.clip(near / UNIT, LOW / UNIT + 1e-6, HIGH / UNIT - 1e-6)
-    return least_squares(residual, start, bounds=(LOW / UNIT, HIGH / UNIT), loss="soft_l1", f_scale=SOFT, max_nfev=40).x * UNIT
+    tried = []
+    for least in (near[LEAST], *STARTS):
+        start = np.clip(np.where(np.arange(near.size) == LEAST, least, near) / UNIT, LOW / UNIT + 1e-6, HIGH / UNIT - 1e-6)
+        tried.append(least_squares(residual, start, bounds=(LOW / UNIT, HIGH / UNIT), loss="soft_l1", f_scale=SOFT, max_nfev=25))
+    return min(tried, key=lambda result: result.cost).x * UNIT
 
 
 def fit_first(load: Loads, ttft: Float, steps: Float, near: Float, pull: float) -> Float:
     """Seconds and steps on top of queue and prefill that explain the measured TTFT."""
-    constants = spread(steps, near, ttft.size)
-    state, expected = settle(load, constants)
-    rest = expected - constants.first_s - constants.first_steps * state.tpot_s
-    unit = np.array([50e-3, 5.0])
+    state, expected = settle(load, spread(steps, near, ttft.size))
+    step = load.emitted * state.tpot_s
+    rest = expected - near[0] - near[1] * step
 
     def residual(x: Float) -> Float:
-        found = rest + x[0] * unit[0] + x[1] * unit[1] * state.tpot_s
-        return np.concatenate([np.log(found / ttft), np.sqrt(pull) * (x - near / unit)])
+        found = rest + x[0] * FIRST_UNIT[0] + x[1] * FIRST_UNIT[1] * step
+        return np.concatenate([np.log(found / ttft), np.sqrt(pull) * (x - near / FIRST_UNIT)])
 
-    return least_squares(residual, near / unit + 1e-6, bounds=(0, np.array([20.0, 20.0])), loss="soft_l1", f_scale=0.2).x * unit
+    start = near / FIRST_UNIT + 1e-6
+    return least_squares(residual, start, bounds=(0, np.array([20.0, 20.0])), loss="soft_l1", f_scale=0.2).x * FIRST_UNIT
 
 
 def fit(load: Loads, table: pd.DataFrame, stacks: Sequence[Stack]) -> dict[Key, Float]:
-    """Constants (six of a step, two of the first token) by key of their block."""
+    """Constants (of a step, then the two of the first token) by key of their block."""
     tpot, ttft = (table[name].to_numpy() / 1e3 for name in ("tpot_ms", "ttft_ms"))
-    wait = np.zeros(len(table))
+    wait = np.where(load.apart, np.maximum(ttft - load.prompt_s, 0.0), 0.0)
     found: dict[Key, Float] = {}
     keys = [stack.block_keys() for stack in stacks]
-    for level in (2, 1, 0):
-        for key in dict.fromkeys(k[level] for k in keys):
+    for level in reversed(range(len(LEVELS))):
+        for key in sorted({k[level] for k in keys}, key=lambda k: (" " in k[0], k)):
             at = np.array([k[level] == key for k in keys])
-            near = found[keys[int(np.argmax(at))][level + 1]] if level < 2 else np.append(START, [20e-3, 4.0])
-            part, pull = load.rows(at), PULL[("model", "stack", "engine")[level]]
-            steps = fit_steps(part, tpot[at], wait[at], near[:6], pull)
-            if level == 2:  # queueing from a first fit enters the second
-                wait[at] = mean_waits(part, steady(part, spread(steps, near[6:], at.sum())), spread(steps, near[6:], at.sum()))
-                steps = fit_steps(part, tpot[at], wait[at], near[:6], pull)
-            found[key] = np.append(steps, fit_first(part, ttft[at], steps, near[6:], 0.02 if level == 2 else FIRST_PULL))
+            if not wanted(level, key, at, keys):
+                continue
+            near = found[parent(level, key, keys[int(np.argmax(at))])] if (level, " " in key[0]) != (3, False) else start()
+            part, pull = load.rows(at), PULL[LEVELS[level]]
+            steps = fit_steps(part, tpot[at], wait[at], near[:-2], pull)
+            if LEVELS[level] == "engine" and " " not in key[0]:  # queueing from a first fit enters the second
+                constants = spread(steps, near[-2:], at.sum())
+                wait[at] = mean_waits(part, steady(part, constants), constants)
+                steps = fit_steps(part, tpot[at], wait[at], near[:-2], pull)
+            found[key] = np.append(steps, fit_first(part, ttft[at], steps, near[-2:], 0.02 if LEVELS[level] == "engine" else FIRST_PULL))
     return found
+
+
+def start() -> Float:
+    """Where the set of an engine starts."""
+    return np.append(START, FIRST_START)
+
+
+def parent(level: int, key: Key, keys: Sequence[Key]) -> Key:
+    """The set that one of `key` is drawn towards; of an engine with pools, the same engine without."""
+    return keys[level + 1] if level + 1 < len(keys) else (key[0].split(" ")[0], "", "", "")
+
+
+def wanted(level: int, key: Key, at: np.ndarray, keys: Sequence[tuple[Key, ...]]) -> bool:
+    """Whether a key gets a set: a version only if it is stated, has the rows, and its model ran in another one too."""
+    if LEVELS[level] != "version":
+        return True
+    versions = {k[0][3] for k in keys if k[1] == (*key[:3], "")}
+    return key[3] != "" and len(versions) > 1 and int(at.sum()) >= VERSIONED
 
 
 def predicted(load: Loads, keys: Sequence[Key], found: dict[Key, Float]) -> tuple[Float, Float]:
@@ -138,21 +172,20 @@ def blocks(
     found: dict[Key, Float], stacks: Sequence[Stack], logs: tuple[Float, Float, np.ndarray], source: Provenance
 ) -> Iterator[CalibrationBlock]:
     """One block per key; intervals from what configurations left out missed, by engine and level."""
-    engine = np.array([stack.engine for stack in stacks])
+    engine = np.array([stack.block_keys()[-1][0] for stack in stacks])
     for key, values in found.items():
-        level = 2 if not key[1] else (0 if key in {s.block_keys()[0] for s in stacks} else 1)
+        level = next(i for stack in stacks for i, k in enumerate(stack.block_keys()) if k == key)
         mine = engine == key[0]
         quantiles = {}
         for name, log in (("tpot_s", logs[0]), ("ttft_s", logs[1])):
-            near = mine & (logs[2] >= level) if level else mine
-            use = near if near.sum() >= 60 else mine
-            low, high = np.quantile(log[use], (0.1, 0.9))
+            near = mine & (logs[2] >= level) if LEVELS[level] in ("stack", "engine") else mine
+            low, high = np.quantile(log[near if near.sum() >= 60 else mine], (0.1, 0.9))
             quantiles[name] = (round(float(low), 4), round(float(high), 4))
         rows = sum(key in stack.block_keys() for stack in stacks)
         constants = dict(zip((*NAMES, "first_s", "first_steps"), map(float, values), strict=True))
         yield CalibrationBlock(
-            family="serving", software=key[0], kernel=key[1], dtype=key[2], constants=constants, interval_log_quantiles=quantiles,
-            provenance=source.model_copy(update={"rows": rows}),
+            family="serving", software=key[0], kernel=key[1], dtype=key[2], software_version=key[3], constants=constants,
+            interval_log_quantiles=quantiles, provenance=source.model_copy(update={"rows": rows}),
         )  # fmt: skip
 
 

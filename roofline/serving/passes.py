@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.batch import Batch
-from roofline.ledger import Conventions, Parallel, Precision, build_ledger, kv_bytes_stored, stage_weights
+from roofline.ledger import Conventions, Op, Parallel, Precision, build_ledger, kv_bytes_stored, stage_weights
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
 from roofline.timing.bound import step_bound
-from roofline.timing.calibrated import as_run, pass_times
+from roofline.timing.calibrated import as_run, op_times
 
 Float = NDArray[np.float64]
 _AS_LAUNCHED = Conventions(elementwise=True)
+# The engines join the all-reduce behind a projection with the norm after it in TensorRT-LLM's one-shot kernel, which vLLM and SGLang
+# take from FlashInfer; their own all-reduce, as measured alone, is two to six times slower on small messages.
+_FUSED_ALL_REDUCE = "trtllm"
+_DRAFT_LAYERS = 2.0  # of the model, that one draft costs: a layer and the head
 KNOTS = np.unique(np.round(2.0 ** np.arange(0, 12.5, 0.5)))  # running sequences of a rank, 1 to 4096
 
 
@@ -23,12 +28,14 @@ KNOTS = np.unique(np.round(2.0 ** np.arange(0, 12.5, 0.5)))  # running sequences
 class Passes:
     """One rank of a layout at one pair of lengths; seconds, cold operands.
 
-    decode_s: kernels of a decode step over KNOTS sequences; mixed_s: of the same step with one whole prompt in it; prompt_s: of a
-    prompt alone. *_bound_s: their hard bounds. layers, ranks, dp: of the layout. weight_bytes: on one GPU. kv_bytes: of a sequence
-    on one GPU at (input length, input + output length). memory_bytes: of the device.
+    decode_s: kernels of a decode step over KNOTS sequences, drafts included, and experts_s: those of routed experts among them;
+    mixed_s: of the same step with one whole prompt in it; prompt_s: of a prompt alone. *_bound_s: their hard bounds, of a token
+    where a step emits several. layers, ranks, dp: of the layout. weight_bytes: on one GPU. kv_bytes: of a sequence on one GPU at
+    (input length, input + output length). memory_bytes: of the device.
     """
 
     decode_s: Float
+    experts_s: Float
     mixed_s: Float
     prompt_s: float
     decode_bound_s: Float
@@ -42,29 +49,54 @@ class Passes:
 
 
 def price_passes(
-    model: Model, hardware: Hardware, engine: str, parallel: Parallel, precision: Precision, input_len: float, output_len: float
+    model: Model,
+    hardware: Hardware,
+    engine: str,
+    parallel: Parallel,
+    precision: Precision,
+    input_len: float,
+    output_len: float,
+    drafts: int = 0,
 ) -> Passes:
-    """Prices decode at the mean context (input + output/2), a mixed step and a prompt. Raises ShardError and InputError."""
+    """Prices decode at the mean context (input + output/2), a mixed step and a prompt. Raises ShardError and InputError.
+
+    drafts: tokens that a step verifies beside the one it owes.
+    """
     context = input_len + output_len / 2
     ones = np.ones_like(KNOTS)
-    groups = [np.stack(pair, axis=-1) for pair in ((KNOTS, ones), (ones, ones * input_len), (ones * context, ones * 0))]
-    batches = (Batch.decode(KNOTS, context), Batch(*groups), Batch.prefill(1, input_len))
-    decode, mixed, prompt = (_kernels(model, batch, hardware, engine, parallel, precision) for batch in batches)
+    groups = [np.stack(pair, axis=-1) for pair in ((KNOTS, ones), (ones * (1 + drafts), ones * input_len), (ones * context, ones * 0))]
+    batches = (Batch.uniform(KNOTS, 1 + drafts, context), Batch(*groups), Batch.prefill(1, input_len))
+    (decode, experts), (mixed, _), (prompt, _) = (_kernels(model, batch, hardware, engine, parallel, precision) for batch in batches)
+    drafting: Float | float = 0.0
+    if drafts:
+        single, _ = _kernels(model, Batch.decode(KNOTS, context), hardware, engine, parallel, precision)
+        drafting = drafts * _DRAFT_LAYERS / model.num_layers * single
     bounds = [_bound(model, batch, hardware, parallel, precision) for batch in (batches[0], batches[2])]
     kv = kv_bytes_stored(model, np.array([input_len, input_len + output_len]), parallel=parallel, precision=precision)
     return Passes(
-        decode, mixed, float(prompt), np.broadcast_to(bounds[0], KNOTS.shape), float(bounds[1]), model.num_layers,
+        decode + drafting, np.broadcast_to(experts, KNOTS.shape), mixed + drafting, float(prompt),
+        np.broadcast_to(bounds[0] / (1 + drafts), KNOTS.shape), float(bounds[1]), model.num_layers,
         parallel.tp * parallel.dp, parallel.dp, stage_weights(model, parallel).bytes, (float(kv[0]), float(kv[1])),
         hardware.memory_reported_bytes or hardware.memory_bytes,
     )  # fmt: skip
 
 
-def _kernels(model: Model, batch: Batch, hardware: Hardware, engine: str, parallel: Parallel, precision: Precision) -> Float:
-    total: Float = np.zeros(())
+def _kernels(
+    model: Model, batch: Batch, hardware: Hardware, engine: str, parallel: Parallel, precision: Precision
+) -> tuple[Float, Float]:
+    """(all kernels, those of routed experts) of a pass, seconds."""
+    total, experts = np.zeros(()), np.zeros(())
+    for op in _launched(model, batch, parallel, precision):
+        seconds = op.count * op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine).expected_s
+        total = total + seconds
+        if op.kind == "moe":
+            experts = experts + seconds
+    return np.asarray(total), np.asarray(experts)
+
+
+def _launched(model: Model, batch: Batch, parallel: Parallel, precision: Precision) -> Iterator[Op]:
     for stage in range(parallel.pp):
-        ledger = build_ledger(model, batch, parallel=parallel, precision=precision, conventions=_AS_LAUNCHED, stage=stage)
-        total = total + pass_times(as_run(ledger), hardware, engine).expected_s
-    return total
+        yield from as_run(build_ledger(model, batch, parallel=parallel, precision=precision, conventions=_AS_LAUNCHED, stage=stage))
 
 
 def _bound(model: Model, batch: Batch, hardware: Hardware, parallel: Parallel, precision: Precision) -> Float:

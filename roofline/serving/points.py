@@ -13,8 +13,10 @@ from roofline.errors import InputError, RooflineError
 from roofline.ledger import Parallel, Precision
 from roofline.profiles.calibration import CalibrationBlock, shipped
 from roofline.profiles.catalog import load_hardware
+from roofline.serving import published
 from roofline.serving.passes import Passes, price_passes
-from roofline.serving.recipes import as_served, count, engine_name, family, layout, precision_of, word
+from roofline.serving.recipes import as_served, count, engine_name, family, layout, number, precision_of, word
+from roofline.serving.speculation import Drafter
 from roofline.serving.steady import Asked, Constants, Float, Loads, Steady, at_batch, loads, settle
 
 if TYPE_CHECKING:
@@ -24,37 +26,52 @@ MEASURES = ("ttft_s", "tpot_s", "output_tokens_per_s")
 _NUMBERS = ("bound", "expected", "low", "high")
 _MEAN_LENGTH = 0.9  # InferenceX draws lengths from 80 to 100 % of the nominal ones
 _ROUNDS = 10.0  # requests measured, in multiples of the concurrency
+_ACCEPTANCE = 0.6  # of a draft; the ten fit rows of DeepSeek-R1 with two drafts on B200 imply it
 _WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
+Key = tuple[str, str, str, str]  # software, kernel, dtype, version
 _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Words by which constants are looked up: engine, device, model and its family, precision."""
+    """Words by which constants are looked up: engine, device, model and its family, precision; prompts on devices of their own."""
 
     engine: str
     hardware: str
     model: str
     family: str
     precision: str
+    version: str = ""
+    apart: bool = False
 
-    def block_keys(self) -> tuple[tuple[str, str, str], ...]:
-        """(software, kernel, dtype) of a block: of this model on this device, of its family there, of the engine."""
+    def block_keys(self) -> tuple[Key, ...]:
+        """Keys of blocks, nearest first: of this model on this device in this version, in any, of its family there, of the engine."""
         own, kin = f"{self.hardware} {self.model}", f"{self.hardware} {self.family}"
-        return (self.engine, own, self.precision), (self.engine, kin, self.precision), (self.engine, "", "")
+        engine = f"{self.engine} {APART}" if self.apart else self.engine
+        model = (engine, own, self.precision, "")
+        return (engine, own, self.precision, self.version), model, (engine, kin, self.precision, ""), (engine, "", "", "")
 
 
-LEVELS = ("model", "stack", "engine")
+def key_of(block: CalibrationBlock) -> Key:
+    """What a block is looked up by."""
+    return block.software, block.kernel, block.dtype, block.software_version
+
+
+LEVELS = ("version", "model", "stack", "engine")
+APART = "disaggregated"
 
 
 def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     """Columns ttft_s_*, tpot_s_*, output_tokens_per_s_* (bound, expected, low, high), `calibration`, `error` for serving rows.
 
     Columns read: model, hardware, software, isl, osl, concurrency, and tp, attention_dp, ep, gemm_dtype, moe_dtype, kv_dtype,
-    precision, num_requests, max_num_seqs where given; disaggregated rows (mode disagg) the prefill_* and decode_* ones. Means over
-    a closed loop of 10 × concurrency requests that start together, unless num_requests says otherwise. Rates are of all GPUs; their
-    bound is the highest rate, and low ≤ expected ≤ high as for times. hot is ignored: a model's weights never fit a cache.
-    Not counted: tokenisation and network beyond what fitted runs had, prefix hits, speculation, transfer of KV between pools.
+    precision, num_requests, max_num_seqs, speculative_tokens (drafts per step), acceptance (of a draft, if those before it were
+    right; default 0.6), receive_interval (decode steps between two looks of SGLang's scheduler at new requests) and
+    batch_wait_steps (that TensorRT-LLM waits for more prompts) where given; disaggregated rows (mode disagg) the prefill_* and
+    decode_* ones. Means over a closed loop of 10 × concurrency requests that start together, unless num_requests says otherwise.
+    Rates are of all GPUs; their bound is the highest rate, and low ≤ expected ≤ high as for times. hot is ignored: a model's
+    weights never fit a cache. Arguments of published runs: roofline.serving.published.
+    Not counted: tokenisation and network beyond what fitted runs had, prefix hits, transfer of KV between pools.
     """
     import pandas as pd
 
@@ -107,17 +124,17 @@ def _quantiles(level: str, block: CalibrationBlock, measure: str) -> tuple[float
 
 
 @lru_cache(maxsize=1)
-def _blocks() -> dict[tuple[str, str, str], CalibrationBlock]:
-    return {(block.software, block.kernel, block.dtype): block for block in shipped("serving")}
+def _blocks() -> dict[Key, CalibrationBlock]:
+    return {key_of(block): block for block in shipped("serving")}
 
 
-def choose(stack: Stack, blocks: Mapping[tuple[str, str, str], CalibrationBlock] | None = None) -> tuple[str, CalibrationBlock]:
+def choose(stack: Stack, blocks: Mapping[Key, CalibrationBlock] | None = None) -> tuple[str, CalibrationBlock]:
     """(level, block) of the nearest constants of a stack. Raises InputError for an engine that was never measured."""
     known = _blocks() if blocks is None else blocks
     for level, key in zip(LEVELS, stack.block_keys(), strict=True):
         if key in known:
             return level, known[key]
-    engines = sorted({software for software, kernel, _ in known if not kernel})
+    engines = sorted({software for software, kernel, *_ in known if not kernel})
     raise InputError(f"software: no serving constants of {stack.engine!r}; known: {', '.join(engines)}")
 
 
@@ -127,30 +144,30 @@ def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
         if not word(row, name):
             raise InputError(f"{name}: is empty")
     engine, hardware = engine_name(word(row, "software")), load_hardware(word(row, "hardware"))
-    gemm, moe = word(row, "gemm_dtype"), word(row, "moe_dtype")
-    served = (word(row, "model"), gemm, moe, hardware.id, engine)
+    concurrency = count(row, "concurrency", None)
+    row = {**published.arguments(row, engine), **{name: value for name, value in row.items() if value is not None and value == value}}
+    gemm, apart, precision = word(row, "gemm_dtype"), word(row, "mode") == "disagg", precision_of(row)
     share = _MEAN_LENGTH if word(row, "origin").startswith("inferencex") else 1.0
     lengths = share * count(row, "isl", None), share * count(row, "osl", None)
-    precision = precision_of(row)
-    if word(row, "mode") == "disagg":
-        passes = [_passes(*served, layout(row, side), precision, *lengths) for side in ("prefill", "decode")]
-        workers = (count(row, "prefill_num_workers", None), count(row, "decode_num_workers", None))
-    else:
-        passes, workers = [_passes(*served, layout(row), precision, *lengths)] * 2, None
-    concurrency = count(row, "concurrency", None)
-    most = row.get("max_num_seqs")
+    drafts = int(number(row, "speculative_tokens", 0.0))
+    served = (word(row, "model"), gemm, word(row, "moe_dtype"), hardware.id, engine)
+    sides = [layout(row, side) for side in ("prefill", "decode")] if apart else [layout(row)] * 2
+    prompt, decode = (_passes(*served, side, precision, *lengths, drafts) for side in sides)
     asked = Asked(
-        engine, passes[1], passes[0], float(concurrency), *lengths, _rounds(row, concurrency), workers,
-        np.inf if most is None or most != most else float(count(row, "max_num_seqs")),
+        engine, decode, prompt, float(concurrency), *lengths, _rounds(row, concurrency),
+        workers=(count(row, "prefill_num_workers", None), count(row, "decode_num_workers", None)) if apart else None,
+        max_sequences=number(row, "max_num_seqs", np.inf),
+        emitted=Drafter(drafts, number(row, "acceptance", _ACCEPTANCE)).tokens_per_step() if drafts else 1.0,
+        delay_steps=number(row, "receive_interval", 0.0) / 2 + number(row, "batch_wait_steps", 0.0),
     )  # fmt: skip
     model = as_served(served[0], "", "")
     name = _SEEN_WITH.get(model.name, model.name)
-    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16")
+    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", word(row, "software_version"), apart)
 
 
 def _rounds(row: Mapping[Any, Any], concurrency: int) -> float:
     """Requests measured over concurrency: as stated, else 10; one burst in the gap analyses of SGLang that sent Qwen3."""
-    if (stated := row.get("num_requests")) is not None and stated == stated:
+    if "num_requests" in row:
         return max(count(row, "num_requests") / concurrency, 1.0)
     one_burst = word(row, "origin") == "gap_analysis" and engine_name(word(row, "software")) == "sglang"
     return 1.0 if one_burst and "llama" not in word(row, "model").lower() else _ROUNDS
@@ -167,7 +184,8 @@ def _passes(
     precision: Precision,
     input_len: float,
     output_len: float,
+    drafts: int,
 ) -> Passes:
     device = load_hardware(hardware)
     served = as_served(model, gemm, moe, "fp4" in device.peaks)
-    return price_passes(served, device, engine, parallel, precision, input_len, output_len)
+    return price_passes(served, device, engine, parallel, precision, input_len, output_len, drafts)

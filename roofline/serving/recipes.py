@@ -102,6 +102,20 @@ def count(row: Mapping[Any, Any], name: str, default: int | None = 1) -> int:
     return int(number)
 
 
+def number(row: Mapping[Any, Any], name: str, default: float) -> float:
+    """A number ≥ 0 of a row, `default` where it is blank. Raises InputError that names the column."""
+    value = row.get(name)
+    if value is None or value != value or value == "":
+        return default
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not found >= 0:
+        raise InputError(f"{name}: must be a number ≥ 0, got {value!r}")
+    return found
+
+
 def word(row: Mapping[Any, Any], name: str) -> str:
     """A text of a row, "" where it is blank."""
     value = row.get(name)

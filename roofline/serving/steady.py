@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.passes import KNOTS, Passes
+from roofline.timing.forms.base import pnorm
 
 Float = NDArray[np.float64]
 _LOG_KNOTS = np.log2(KNOTS)
 _MOST_SAVED = 0.8  # as in a single step: fitted constants take off at most a fifth of the kernels
+_HOST_OVERLAP = 4.0  # exponent of the soft maximum of a pass with a prompt and the least time that its host needs
 _RESERVED = {"trtllm": 1.0, "sglang": 0.8}  # share of the output that a request reserves on admission; others 0.5
 _USABLE, _RUNTIME_BYTES = 0.92, 3e9  # of device memory, and what is no weights and no KV
 _STEP_TOKENS = 8192.0  # token budget of a step while a burst is prefilled
@@ -25,13 +27,15 @@ _GOLDEN = 0.6180339887498949
 class Constants:
     """What an engine adds to kernels; an array has one entry per row.
 
-    step_s: a + per_layer_rank_s · layers · log2(ranks) + decode_scale · kernels + per_sequence_s · sequences. prompt_scale: of
-    prompt kernels. per_layer_s: the least a pass with a prompt takes per layer. first_s + first_steps · TPOT: what comes on top
-    of queue and prefill before the first token is out.
+    step_s: a + per_layer_rank_s · layers · log2(ranks) + decode_scale · (kernels without routed experts) + expert_scale · (those of
+    routed experts) + per_sequence_s · sequences. Experts have a scale of their own because real routing, less even than the
+    uniform one that the kernels are priced for, reads fewer of them. prompt_scale: of prompt kernels. per_layer_s: the least a pass
+    with a prompt takes per layer. first_s + first_steps · steps: what comes on top of queue and prefill before the first token.
     """
 
     fixed_s: Float
     decode_scale: Float
+    expert_scale: Float
     prompt_scale: Float
     per_layer_rank_s: Float
     per_layer_s: Float
@@ -49,7 +53,8 @@ class Constants:
 class Loads:
     """Rows as arrays. sequences: closed-loop requests of one decode rank. output_len: mean tokens. input_len: mean prompt tokens.
 
-    capacity: sequences that one rank holds. workers: prompts processed at once, as prompt passes side by side, seen by `burst`
+    capacity: sequences that one rank holds. emitted: tokens of a sequence per decode step. delay_steps: decode steps that a request
+    waits before the scheduler looks at it. workers: prompts processed at once, as prompt passes side by side, seen by `burst`
     requests. rounds: requests measured, in multiples of the concurrency. alone: prompts stop decoding (SGLang) instead of sharing
     its steps. apart: prompts run on other devices.
     """
@@ -60,10 +65,13 @@ class Loads:
     output_len: Float
     capacity: Float
     rounds: Float
+    emitted: Float
+    delay_steps: Float
     workers: NDArray[np.int64]
     alone: NDArray[np.bool_]
     apart: NDArray[np.bool_]
     decode_s: Float
+    experts_s: Float
     mixed_s: Float
     prompt_s: Float
     decode_bound_s: Float
@@ -89,7 +97,10 @@ class Steady:
 
 @dataclass(frozen=True)
 class Asked:
-    """One row before pricing: who runs decode and prompts, and the load. workers: (prompt, decode) of a disaggregated deployment."""
+    """One row before pricing: who runs decode and prompts, and the load. workers: (prompt, decode) of a disaggregated deployment.
+
+    emitted: tokens of a sequence per decode step, above 1 with speculation. delay_steps: as in Loads.
+    """
 
     engine: str
     decode: Passes
@@ -100,6 +111,8 @@ class Asked:
     rounds: float
     workers: tuple[int, int] | None = None
     max_sequences: float = np.inf
+    emitted: float = 1.0
+    delay_steps: float = 0.0
 
 
 def loads(rows: Sequence[Asked]) -> Loads:
@@ -111,9 +124,11 @@ def loads(rows: Sequence[Asked]) -> Loads:
         sequences=sequences, burst=np.where(apart, [row.concurrency for row in rows], sequences),
         input_len=np.array([row.input_len for row in rows]), output_len=np.array([row.output_len for row in rows]),
         capacity=np.array([_capacity(row) for row in rows]), rounds=np.array([row.rounds for row in rows]),
+        emitted=np.array([row.emitted for row in rows]), delay_steps=np.array([row.delay_steps for row in rows]),
         workers=np.array([row.workers[0] * row.prompt.dp if row.workers else 1 for row in rows]),
         alone=np.array([row.engine == "sglang" for row in rows]), apart=apart,
-        decode_s=np.array([row.decode.decode_s for row in rows]), mixed_s=np.array([row.decode.mixed_s for row in rows]),
+        decode_s=np.array([row.decode.decode_s for row in rows]), experts_s=np.array([row.decode.experts_s for row in rows]),
+        mixed_s=np.array([row.decode.mixed_s for row in rows]),
         prompt_s=np.array([row.prompt.prompt_s for row in rows]),
         decode_bound_s=np.array([row.decode.decode_bound_s for row in rows]),
         prompt_bound_s=np.array([row.prompt.prompt_bound_s for row in rows]),
@@ -142,24 +157,15 @@ def at_batch(curves: Float, batch: Float) -> Float:
 def steady(load: Loads, constants: Constants, wait_s: Float | float = 0.0, turns: int = 25) -> Steady:
     """The fixed point of step time, running batch (Little's law, at most the capacity) and time per token.
 
-    In the time of one request each of the other running ones is prefilled once, so TPOT = D(b) + S · (b − 1)/output; where every
-    request was in flight from the start (rounds = 1) it meets half of them. wait_s: mean queueing before the prefill.
+    In the time of one request each of the other running ones is prefilled once, so TPOT = D(b) / emitted + S · (b − 1) / output;
+    where every request was in flight from the start (rounds = 1) it meets half of them. wait_s: mean queueing before the prefill.
     """
-    host = constants.fixed_s + constants.per_layer_rank_s * load.layers * load.log_ranks
-    least = constants.per_layer_s * load.layers
-    elsewhere = np.where(load.apart, constants.per_layer_rank_s * load.layers * load.prompt_log_ranks, 0.0)
-    whole = np.maximum(constants.prompt_scale * load.prompt_s + elsewhere, least)
     met = np.where(load.apart, 0.0, (1 - 0.5 / load.rounds) / load.output_len)
     running = np.minimum(load.sequences, load.capacity)
     tpot: Float = np.zeros_like(running)
     for turn in range(turns):
-        kernels = at_batch(load.decode_s, running)
-        step = np.maximum(
-            host + constants.decode_scale * kernels + constants.per_sequence_s * running, _MOST_SAVED * constants.decode_scale * kernels
-        )
-        more = constants.prompt_scale * (at_batch(load.mixed_s, running) - kernels)
-        prompt = np.where(load.alone | load.apart, whole, np.maximum(step + more, least) - step)
-        found = step + prompt * np.maximum(running - 1, 0.0) * met
+        step, prompt = _times(load, constants, running)
+        found = step / load.emitted + prompt * np.maximum(running - 1, 0.0) * met
         tpot = found if turn == 0 else (tpot + found) / 2
         first = prompt + np.where(load.alone | load.apart, 0.0, step) + wait_s
         decoding = load.output_len * tpot
@@ -170,15 +176,33 @@ def steady(load: Loads, constants: Constants, wait_s: Float | float = 0.0, turns
     return Steady(running, step, prompt, tpot)
 
 
+def _times(load: Loads, constants: Constants, running: Float) -> tuple[Float, Float]:
+    """(a decode step, what a prompt takes alone or adds to a step) with so many running sequences."""
+    host = constants.fixed_s + constants.per_layer_rank_s * load.layers * load.log_ranks
+    least = constants.per_layer_s * load.layers
+    plain, experts = at_batch(load.decode_s, running), at_batch(load.experts_s, running)
+    kernels = constants.decode_scale * (plain - experts) + constants.expert_scale * experts
+    step = np.maximum(host + kernels + constants.per_sequence_s * running, _MOST_SAVED * kernels)
+    elsewhere = np.where(load.apart, constants.per_layer_rank_s * load.layers * load.prompt_log_ranks, 0.0)
+    whole = pnorm(constants.prompt_scale * load.prompt_s + elsewhere, least, _HOST_OVERLAP)
+    more = constants.prompt_scale * (at_batch(load.mixed_s, running) - plain)
+    return step, np.where(load.alone | load.apart, whole, pnorm(step + more, least, _HOST_OVERLAP) - step)
+
+
 def mean_waits(load: Loads, state: Steady, constants: Constants) -> Float:
     """Mean queueing of each row's requests, seconds: the burst at the start and what it leaves behind."""
     shared = ~(load.alone | load.apart)
     # A step has room for several short prompts, which then share one decode step between them.
     service = state.prompt_s + np.where(shared, state.step_s * np.minimum(1.0, load.input_len / _STEP_TOKENS), 0.0)
     slots = np.where(load.apart, load.capacity * load.burst / load.sequences, load.capacity)
-    after = constants.first_s + constants.first_steps * state.tpot_s
+    after = _first(load, state, constants)
     rows = zip(load.burst, load.rounds, service, state.tpot_s * load.output_len, slots, load.workers, after, strict=True)
     return np.array([_mean_wait(*row) for row in rows])
+
+
+def _first(load: Loads, state: Steady, constants: Constants) -> Float:
+    """What comes on top of queue and prefill before the first token is out, seconds."""
+    return constants.first_s + (constants.first_steps + load.delay_steps) * load.emitted * state.tpot_s
 
 
 def _mean_wait(clients: float, rounds: float, service: float, decoding: float, slots: float, workers: int, after: float) -> float:
@@ -213,4 +237,4 @@ def settle(load: Loads, constants: Constants) -> tuple[Steady, Float]:
         wait = mean_waits(load, state, constants)
     state = steady(load, constants, wait)
     shared = np.where(load.alone | load.apart, 0.0, state.step_s)
-    return state, wait + state.prompt_s + shared + constants.first_s + constants.first_steps * state.tpot_s
+    return state, wait + state.prompt_s + shared + _first(load, state, constants)
