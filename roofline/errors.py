@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -62,3 +64,12 @@ class MissingDependencyError(InputError):
 
     def __init__(self, package: str, extra: str, what: str) -> None:
         super().__init__(f"{what} needs {package}, which is not installed: pip install 'roofline[{extra}]'")
+
+
+@contextmanager
+def well_formed(where: str, writer: str) -> Iterator[None]:
+    """Inside it, what a missing or misshapen key raises is a RecordError: the document at `where` is not as `writer` writes it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise RecordError(f"{where}: not as {writer} writes it ({type(error).__name__}: {error})") from None

@@ -31,7 +31,8 @@ def read_result(data: Mapping[str, Any], origin: str) -> Observations:
                 seen.add(f"{name}_growth", _number(last, f"{name}_s", "p50") / base, between)
         if first.get("concurrency") == 1 and last.get("concurrency"):
             seen.add("batching_gain", _number(last, "requests_per_s") / _number(first, "requests_per_s"), between)
-    trust = data.get("client", {}).get("trustworthy")
+    client = data.get("client")
+    trust = client.get("trustworthy") if isinstance(client, Mapping) else None
     if isinstance(trust, bool):
         seen.add("client_trustworthy", trust, f"{origin}, client")
     return seen

@@ -91,7 +91,7 @@ def _read_file(path: str) -> Observations:
         text = "".join(chain([first], lines))
         try:
             data = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return read_log(text.splitlines(), path)
         if not isinstance(data, dict):
             raise InputError(f"{path}: not a result of `roofline loadtest --json`")

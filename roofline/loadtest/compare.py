@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roofline.errors import RecordError
+from roofline.errors import RecordError, well_formed
 
 _SIMULATED = (("ttft_s", "p50"), ("ttft_s", "p99"), ("tpot_s", "p50"), ("tpot_s", "p99"), ("e2el_s", "p50"), ("e2el_s", "p99"))
 
@@ -19,7 +19,7 @@ def load_prediction(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"{path}: cannot read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not JSON: {error}") from None
     command = document.get("command") if isinstance(document, dict) else None
     if command not in ("plan", "simulate"):
@@ -37,7 +37,9 @@ def compare(prediction: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) 
     logarithm of the batch; outside of them there is no row. A simulation stands beside the stage of its own load if it
     names one, else beside every stage.
     """
-    rows = _planned(prediction, stages) if prediction["command"] == "plan" else _simulated(prediction, stages)
+    command = prediction["command"]
+    with well_formed("the prediction", f"roofline {command} --json"):
+        rows = _planned(prediction, stages) if command == "plan" else _simulated(prediction, stages)
     return [row for row in rows if row["measured"] is not None and row["expected"] is not None]
 
 

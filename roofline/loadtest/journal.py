@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roofline.errors import InputError, RecordError
+from roofline.errors import InputError, RecordError, well_formed
 from roofline.loadtest.statistics import StageData
 from roofline.records import JsonlWriter, RequestRecord, read_jsonl
 
@@ -33,17 +33,18 @@ def read_journal(path: Path) -> Past:
     past, open_stage = Past(), StageData()
     for line, row in read_jsonl(path, skip_cut_lines=True):
         kind = row.get("kind")
-        if kind == "loadtest":
-            past.run_id, past.settings = str(row.get("run_id")), dict(row.get("settings") or {})
-        elif kind == "stage_start":
-            open_stage = StageData()
-        elif kind == "request":
-            record = RequestRecord.from_json(row, f"{path}:{line}")
-            (past.warmup if record.phase == "warmup" else open_stage).add(record)
-        elif kind == "stage_end":
-            past.data[row["stage"]], past.ends[row["stage"]] = open_stage, row
-        elif kind != "environment":
-            raise RecordError(f"{path}:{line}:kind: {kind!r} is not a line of a load test's records")
+        with well_formed(f"{path}:{line}", "roofline loadtest --records"):
+            if kind == "loadtest":
+                past.run_id, past.settings = str(row.get("run_id")), dict(row.get("settings") or {})
+            elif kind == "stage_start":
+                open_stage = StageData()
+            elif kind == "request":
+                record = RequestRecord.from_json(row, f"{path}:{line}")
+                (past.warmup if record.phase == "warmup" else open_stage).add(record)
+            elif kind == "stage_end":
+                past.data[row["stage"]], past.ends[row["stage"]] = open_stage, row
+            elif kind != "environment":
+                raise RecordError(f"{path}:{line}:kind: {kind!r} is not a line of a load test's records")
     if not past.run_id:
         raise RecordError(f"{path}: not the records of a load test (no line of kind loadtest)")
     return past
@@ -63,6 +64,7 @@ class Journal:
     """Writes the lines; without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
+        self.path = path
         self._writer = JsonlWriter(path) if path is not None else None
 
     def write(self, kind: str, **values: Any) -> None:
@@ -81,7 +83,9 @@ class Journal:
         if self._writer is not None:
             self._writer.flush()
 
-    def close(self) -> None:
-        """Closes the file."""
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self._writer is not None:
             self._writer.close()

@@ -83,10 +83,11 @@ def read_jsonl(path: Path | str, *, skip_cut_lines: bool = False) -> Iterator[tu
                     continue
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:
                     if skip_cut_lines:
                         continue
-                    raise RecordError(f"{path}:{number}: not JSON ({error.msg}): one object per line is needed") from None
+                    reason = getattr(error, "msg", error)
+                    raise RecordError(f"{path}:{number}: not JSON ({reason}): one object per line is needed") from None
                 if not isinstance(row, dict):
                     raise RecordError(f"{path}:{number}: {line.strip()[:40]!r} is not an object")
                 yield number, row
@@ -112,6 +113,8 @@ def read_csv(path: Path | str, required: Sequence[str] = ()) -> Iterator[tuple[i
                 yield reader.line_num, row
     except OSError as error:
         raise RecordError(f"{path}: cannot read: {error.strerror}") from None
+    except csv.Error as error:
+        raise RecordError(f"{path}: not CSV ({error})") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path}: not UTF-8 text") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -13,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from roofline.errors import RecordError
+from roofline.records import read_jsonl
 from roofline.serving.workloads import Segment, Workload, shared_id
 
 MOONCAKE_BLOCK = 512
+MOST_TOKENS = 1 << 40
 Row = tuple[int, dict[str, Any]]
 
 
@@ -72,7 +73,7 @@ def load_trace(path: str | Path) -> Workload:
     path = Path(path)
     if not path.is_file():
         raise RecordError(f"{path}: no such file")
-    rows = _json_rows(path) if path.suffix in (".jsonl", ".json") else _csv_rows(path)
+    rows = read_jsonl(path) if path.suffix in (".jsonl", ".json") else _csv_rows(path)
     first = next(rows, None)
     if first is None:
         raise RecordError(f"{path}: no requests in the file")
@@ -90,24 +91,13 @@ def load_trace(path: str | Path) -> Workload:
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        for row in reader:
-            yield reader.line_num, {key: value for key, value in row.items() if key is not None}
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
-        for line, text in enumerate(file, 1):
-            if not text.strip():
-                continue
-            try:
-                row = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise RecordError(f"{path}:{line}: not JSON ({error.msg}); one object per line is needed") from None
-            if not isinstance(row, dict):
-                raise RecordError(f"{path}:{line}: {text.strip()[:40]!r} is not an object")
-            yield line, row
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            for row in reader:
+                yield reader.line_num, {key: value for key, value in row.items() if key is not None}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: not CSV in UTF-8 ({error})") from None
 
 
 def _value(columns: _Columns, line: int, row: dict[str, Any], key: str) -> Any:
@@ -121,14 +111,14 @@ def _number(columns: _Columns, line: int, row: dict[str, Any], key: str) -> floa
     value = _value(columns, line, row, key)
     try:
         return float(value)
-    except (TypeError, ValueError):
-        raise columns.fail(line, key, f"{value!r} is not a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise columns.fail(line, key, f"{str(value)[:40]!r} is not a number") from None
 
 
 def _count(columns: _Columns, line: int, row: dict[str, Any], key: str) -> int:
     number = _number(columns, line, row, key)
-    if not math.isfinite(number) or number != int(number):
-        raise columns.fail(line, key, f"{number} is not a whole number of tokens")
+    if not abs(number) <= MOST_TOKENS or number != int(number):
+        raise columns.fail(line, key, f"{number} is not a whole number of tokens up to {MOST_TOKENS:,}")
     return int(number)
 
 
@@ -136,10 +126,10 @@ def _azure(columns: _Columns, line: int, row: dict[str, Any]) -> None:
     keys = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
     text = str(_value(columns, line, row, keys[0]))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
         raise columns.fail(line, keys[0], f"{text!r} is not a time like 2023-11-16 18:15:46.680590") from None
-    columns.add(line, moment.timestamp(), _count(columns, line, row, keys[1]), _count(columns, line, row, keys[2]), keys)
+    columns.add(line, moment, _count(columns, line, row, keys[1]), _count(columns, line, row, keys[2]), keys)
 
 
 def _burstgpt(columns: _Columns, line: int, row: dict[str, Any]) -> None:
@@ -175,6 +165,8 @@ def _shared(columns: _Columns, line: int, row: dict[str, Any], inputs: int) -> t
         if prefix not in (None, ""):
             raise columns.fail(line, "prefix_id", "hash_ids and prefix_id exclude each other")
         size = _count(columns, line, row, "hash_block_tokens") if row.get("hash_block_tokens") else MOONCAKE_BLOCK
+        if size < 1:
+            raise columns.fail(line, "hash_block_tokens", f"{size}: a block has at least one token")
         return _hashed(columns, line, hash_ids, inputs, size)
     if prefix in (None, ""):
         return ()
@@ -195,7 +187,7 @@ def _hashed(columns: _Columns, line: int, value: Any, inputs: int, size: int) ->
         value = value.replace("[", " ").replace("]", " ").replace(",", " ").replace(";", " ").split()
     try:
         ids = [int(entry) for entry in value]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise columns.fail(line, "hash_ids", f"{value!r} is not a list of whole numbers") from None
     if len(ids) != -(-inputs // size) or any(identity < 0 for identity in ids):
         raise columns.fail(line, "hash_ids", f"{len(ids)} ids for {inputs} tokens: {-(-inputs // size)} of {size} tokens are needed, ≥ 0")

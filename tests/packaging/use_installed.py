@@ -19,6 +19,7 @@ COMMANDS = (
     ("kv", "llama-3.1-8b", "deepseek-v3"),
     ("models", "list"),
     ("hardware", "list"),
+    ("doctor",),
 )
 
 
@@ -26,12 +27,13 @@ def main() -> None:
     """Raises AssertionError or CalledProcessError at the first thing that is missing."""
     assert "site-packages" in HOME.parts, f"imported {HOME}, not the installed package"
     assert importlib.util.find_spec("torch") is None, "the core must work without torch"
-    for file in ("py.typed", "_data/hwprofiles/h100-sxm.yaml", "_data/hwprofiles/_sources.yaml", "_data/modelprofiles/llama-3.1-8b.yaml"):
-        assert (HOME / file).is_file(), f"the wheel lacks {file}"
+    for file in ("py.typed", "_data/hwprofiles/h100-sxm.yaml", "_data/hwprofiles/_sources.yaml", "_data/modelprofiles/llama-3.1-8b.yaml",
+                 "__init__.pyi", "schemas/plan.json"):  # fmt: skip
+        assert (HOME / file).is_file(), f"the installed package lacks {file}"
     for command in COMMANDS:
         done = subprocess.run([ROOFLINE, *command, "--json"], check=True, capture_output=True, text=True)
         assert json.loads(done.stdout)["schema_version"] == 1
-    print(f"the wheel works alone: {len(COMMANDS)} commands from {Path.cwd()}")
+    print(f"the installed package works alone: {len(COMMANDS)} commands from {Path.cwd()}")
 
 
 if __name__ == "__main__":
