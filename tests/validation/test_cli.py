@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,13 +33,36 @@ def test_a_table_is_judged_and_its_rows_are_written(cli: Cli, tmp_path: Path) ->
         (("tiny-llama-15m", "--budget", "soon"), "soon"),
         (("tiny-llama-15m", "--device", "cpu", "--budget", "10s"), "at least 45 s"),
         (("tiny-llama-15m", "--device", "cpu", "--cpu-time", "--threads", "2"), "--threads 1"),
+        (("llama-3.1-405b", "--device", "cpu", "-o", "{folder}/out"), "GB are free"),
+        (("tiny-llama-15m", "--device", "cpu", "-o", "{folder}/file"), "the folder cannot be made"),
+        (("--loadtest", "x.json"), "go together"),
     ],
 )
-def test_wrong_usage_names_the_fix(cli: Cli, args: tuple[str, ...], words: str) -> None:  # noqa: F811
-    done = cli("validate", *args)
+def test_wrong_usage_names_the_fix(cli: Cli, tmp_path: Path, args: tuple[str, ...], words: str) -> None:  # noqa: F811
+    (tmp_path / "file").write_text("")
+    done = cli("validate", *(arg.format(folder=tmp_path) for arg in args))
     assert done.code == 2
     assert words in done.err
     assert "Traceback" not in done.err
+    assert not list(tmp_path.glob("out/*.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_keeps_its_records(tmp_path: Path) -> None:
+    code = "from roofline.cli.main import run; run()"
+    args = [sys.executable, "-c", code, "validate", "tiny-llama-15m", "--device", "cpu", "--budget", "60s", "-o", str(tmp_path / "out")]
+    with subprocess.Popen(args, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as child:
+        assert child.stderr is not None
+        said = [child.stderr.readline()]
+        while said[-1] and "roofs and" not in said[-1]:
+            said.append(child.stderr.readline())
+        time.sleep(2.0)
+        child.send_signal(signal.SIGINT)
+        rest = child.stderr.read()
+    assert child.returncode == 130, said
+    assert "the same command starts again" in rest
+    assert "Traceback" not in rest
+    assert (tmp_path / "out" / "measurements.jsonl").stat().st_size > 0
 
 
 @pytest.mark.slow
