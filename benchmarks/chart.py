@@ -1,17 +1,17 @@
 """A chart from command to file, and a report, as multiples of `python -c "import matplotlib.figure"` measured in the same run.
 
-Run from the checkout: python benchmarks/chart.py [ROUNDS]. Rounds alternate between the commands, so that a busy machine slows
-all of them; the smallest time of each counts. matplotlib.figure is what any drawing imports.
+Run from the checkout: python benchmarks/chart.py [ROUNDS]. The smallest time of each counts. matplotlib.figure is what any drawing
+imports.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+import processes
 
 ROOFLINE = "from roofline.cli.main import run; run()"
 UNIT = "import matplotlib.figure"
@@ -34,21 +34,10 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def seconds(args: list[str]) -> float:
-    """Wall time of one process."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *args], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
-
-
 def main(rounds: int) -> None:
     """Prints a table and, last, one line of JSON."""
     with tempfile.TemporaryDirectory() as folder:
-        timed = commands(Path(folder))
-        samples: dict[str, list[float]] = {name: [] for name in timed}
-        for _ in range(rounds):
-            for name, args in timed.items():
-                samples[name].append(seconds(args))
+        samples = processes.seconds(commands(Path(folder)), rounds)
     best = {name: min(times) for name, times in samples.items()}
     for name, value in best.items():
         print(f"{name:26} {value * 1e3:7.0f} ms  {value / best[UNIT]:5.2f} × {UNIT}")

@@ -1,7 +1,6 @@
 """Start-up: whole processes of `roofline`, as multiples of `python -c "import numpy"` measured in the same run.
 
-Run from the checkout: python benchmarks/startup.py [ROUNDS]. The rounds alternate between the commands, so that a busy machine
-slows all of them; the smallest time of each counts. Memory is the peak of the process.
+Run from the checkout: python benchmarks/startup.py [ROUNDS]. The smallest time of each counts. Memory is the peak of the process.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
+
+import processes
 
 ROOFLINE = "from roofline.cli.main import run; run()"
 COMMANDS: dict[str, list[str]] = {
@@ -19,13 +19,6 @@ COMMANDS: dict[str, list[str]] = {
     "roofline ops": ["-c", ROOFLINE, "ops", "llama-3.1-8b", "-H", "h100-sxm"],
     "roofline hardware list": ["-c", ROOFLINE, "hardware", "list"],
 }
-
-
-def seconds(args: list[str]) -> float:
-    """Wall time of one process."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *args], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
 
 
 def peak_bytes(args: list[str]) -> int:
@@ -38,10 +31,7 @@ def peak_bytes(args: list[str]) -> int:
 
 def main(rounds: int) -> None:
     """Prints a table and, last, one line of JSON."""
-    samples: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(rounds):
-        for name, args in COMMANDS.items():
-            samples[name].append(seconds(args))
+    samples = processes.seconds(COMMANDS, rounds)
     best = {name: min(times) for name, times in samples.items()}
     unit = best["import numpy"]
     result = {name: {"seconds": best[name], "ratio": best[name] / unit, "peak_bytes": peak_bytes(COMMANDS[name])} for name in COMMANDS}
