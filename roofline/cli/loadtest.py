@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from roofline.cli import jsonout, options
-from roofline.cli.output import Answer, emit, write_atomically
+from roofline.cli.output import Answer, check_target, emit, write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import GoodputCommand, new_app
 from roofline.errors import InputError
@@ -74,7 +74,7 @@ def loadtest(
     max_error_rate: Annotated[float, typer.Option(min=0, max=1, help="Failed requests above this share: exit code 1.")] = 0.0,
     timeout: Annotated[float, typer.Option(min=0.001, metavar="S", help="Longest that a request may take.")] = 600.0,
     processes: Annotated[int, typer.Option(min=0, metavar="N", help="Client processes; 0: as many as needed and cores allow.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")] = 0,
     api_key_env: Annotated[str, typer.Option(metavar="NAME", help="Environment variable with the API key.")] = "OPENAI_API_KEY",
     extra_body: Annotated[str, typer.Option(metavar="JSON", help='More keys for each request: {"top_k": 1}')] = "",
     records: Annotated[Path | None, typer.Option(metavar="FILE", help="Every request as a JSON line, as it ends.")] = None,
@@ -98,6 +98,8 @@ def loadtest(
     )  # fmt: skip
     if resume and records is None:
         raise InputError("--resume goes with --records FILE")
+    for path in (output, vllm_json):
+        check_target(path)
     prediction = load_prediction(compare_with) if compare_with is not None else None
     test = LoadTest(settings, key=key_from_environment(api_key_env), journal=records, resume=resume, show=_progress())
     outcome = test.run()
@@ -108,13 +110,16 @@ def loadtest(
         _write_vllm(outcome, vllm_json)
     _end_progress()
     table = Table(COLUMNS, [_row(stage) for stage in data["stages"]])
-    blocks = _page(data, table, settings, records)
+    blocks = _page(outcome, data, table, records)
     code = _exit_code(outcome, data, max_error_rate)
     emit(Answer("loadtest", settings.to_json(), data, table, blocks, [], code), as_json=as_json, as_csv=as_csv, path=output)
 
 
 def _exit_code(outcome: Outcome, data: dict[str, Any], max_error_rate: float) -> int:
-    """130 interrupted, 1 too many failures or wrong lengths, 4 untrustworthy, 3 no stage within the service levels, 0 fine."""
+    """1 it broke off, too many failures or wrong lengths, 130 interrupted, 4 untrustworthy, 3 no stage within
+    the service levels, 0 fine."""
+    if outcome.broken:
+        return 1
     if outcome.interrupted:
         return 130
     answered = sum(each.data.ok for each in outcome.stages)
@@ -167,7 +172,8 @@ def _row(stage: dict[str, Any]) -> dict[str, Any]:
     return stage | flat | {"attainment": stage.get("goodput", {}).get("attainment")}
 
 
-def _page(data: dict[str, Any], table: Table, settings: Settings, records: Path | None) -> list[Block]:
+def _page(outcome: Outcome, data: dict[str, Any], table: Table, records: Path | None) -> list[Block]:
+    settings = outcome.settings
     lengths = f"{settings.input_tokens} tokens in, {settings.output_tokens} out"
     blocks: list[Block] = [Heading(f"Load test of {data['model']} at {settings.url}, {settings.endpoint}, {lengths}"), table]
     if data["knee"]:
@@ -182,7 +188,9 @@ def _page(data: dict[str, Any], table: Table, settings: Settings, records: Path 
     verdict = "trustworthy" if client["trustworthy"] else "client-bound: the client, not the server, shaped these numbers"
     blocks += [Heading("Client"), Paragraph(f"{verdict}; {lag}", style="" if client["trustworthy"] else "red")]
     blocks += [Paragraph(reason, bullet="·") for reason in client["reasons"]]
-    if data["interrupted"]:
+    if outcome.broken:
+        blocks.append(Paragraph(f"Stopped: {outcome.broken}; the stages above are what there is.", style="red"))
+    elif outcome.interrupted:
         how = f"; the same command with --resume goes on from {records}" if records else "; with --records FILE it could be resumed"
         blocks.append(Paragraph(f"Interrupted: the stages above are what there is{how}.", style="yellow"))
     return blocks

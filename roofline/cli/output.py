@@ -70,17 +70,30 @@ def csv_text(table: render.Table) -> str:
     return out.getvalue()
 
 
+def check_target(path: Path | None) -> None:
+    """Refuses a file that cannot be written, before the work whose result it would get is done."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give a file name")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: cannot write: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InputError(f"{path}: cannot write: permission denied")
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes `content` beside `path` and renames it there: a reader, a full disk or Ctrl-C never leaves half a file."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     target = path.resolve()
     if target.is_dir():
         raise InputError(f"{path}: is a folder; give a file name")
-    if target.exists() and not target.is_file():  # /dev/stdout, a named pipe: nothing to rename onto
-        target.write_bytes(data)
-        return
     name = ""
     try:
+        if target.exists() and not target.is_file():  # /dev/stdout, a named pipe: nothing to rename onto
+            target.write_bytes(data)
+            return
         with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             name = file.name
             file.write(data)

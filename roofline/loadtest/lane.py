@@ -18,6 +18,8 @@ from roofline.serving.workloads import Segment
 
 _LONGEST_PAUSE_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
+GIVE_UP_S = 60.0
+"""Without any connection for so long the server is gone: what is left of the run is not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,19 @@ class Shop:
     timeout_s: float = 600.0
     keep_text: bool = False
     in_flight: int = 0
+    unreachable_since_s: float | None = None
+
+    def saw(self, error: str) -> None:
+        """Notes how a request ended: whether the server could be reached at all."""
+        if error not in failures.NO_CONNECTION:
+            self.unreachable_since_s = None
+        elif self.unreachable_since_s is None:
+            self.unreachable_since_s = monotonic()
+
+    @property
+    def gone(self) -> bool:
+        """Whether there has been no connection for GIVE_UP_S."""
+        return self.unreachable_since_s is not None and monotonic() - self.unreachable_since_s > GIVE_UP_S
 
 
 class Lane:
@@ -104,6 +119,7 @@ class Lane:
             self._pause_after(failure)
         finally:
             shop.in_flight -= 1
+        shop.saw(record.error)
         return record
 
     async def _exchange(self, connection: Connection, job: Job, record: RequestRecord) -> Exchange:

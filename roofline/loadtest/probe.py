@@ -73,7 +73,9 @@ async def only_model(wire: Wire) -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        raise InputError(f"{wire.target.url}{'' if wire.target.prefix else '/v1'}/models names no model: give --model NAME")
+        answered = "" if page.status == 200 else f" (HTTP {page.status})"
+        where = f"{wire.target.url}{'' if wire.target.prefix else '/v1'}/models"
+        raise InputError(f"{where} names no model{answered}: check the path of the URL, or give --model NAME")
     raise InputError(f"the server has several models, give --model: {', '.join(names[:10])}")
 
 

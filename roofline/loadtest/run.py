@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from roofline.errors import InputError
+from roofline.errors import InputError, RecordError
 from roofline.loadtest import knee, selfcheck, server_metrics, timeline
 from roofline.loadtest.failures import Failure
 from roofline.loadtest.http import Target
 from roofline.loadtest.journal import Journal, Past, resumed
-from roofline.loadtest.lane import Shop
+from roofline.loadtest.lane import GIVE_UP_S, Shop
 from roofline.loadtest.probe import fetch, first_request, only_model
 from roofline.loadtest.prompts import Tokenizer, WordPrompts
 from roofline.loadtest.selfcheck import ClientCheck, Load
@@ -66,7 +66,7 @@ class StageOutcome:
 
 @dataclass
 class Outcome:
-    """All that a load test found; `to_json` has the keys of results."""
+    """All that a load test found; `to_json` has the keys of results. broken: why it ended early."""
 
     settings: Settings
     model: str
@@ -75,6 +75,7 @@ class Outcome:
     warmup: StageData = field(default_factory=StageData)
     stages: list[StageOutcome] = field(default_factory=list)
     interrupted: bool = False
+    broken: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -139,7 +140,7 @@ class Outcome:
             "length_mismatches": self.mismatched,
             "definitions": DEFINITIONS,
             "environment": capture_environment().to_json(),
-            "notes": [*self.notes, *self.unbatched()],
+            "notes": [*([self.broken] if self.broken else []), *self.notes, *self.unbatched()],
         }
 
 
@@ -181,6 +182,8 @@ class LoadTest:
         self._show = show or (lambda progress: None)
         self._prompts, self._dataset, self._tokenizer = prompts_for(settings)
         self._stages = stages(settings, self._dataset)
+        if journal is not None and journal.is_dir():
+            raise InputError(f"{journal}: is a folder; give a file name")
         if journal is not None and journal.exists() and journal.stat().st_size and not resume:
             raise InputError(f"{journal}: exists; --resume goes on with it, or give another name")
         known = journal is not None and journal.exists() and journal.stat().st_size > 0
@@ -194,11 +197,15 @@ class LoadTest:
         self.outcome = Outcome(settings, model, run_id, datetime.now(UTC).isoformat(timespec="seconds"), self._past.warmup)
 
     def run(self) -> Outcome:
-        """Runs all stages; Ctrl-C ends early with what there is."""
+        """Runs all stages; Ctrl-C, or a disk that is full, ends early with what there is. Raises RecordError if that is nothing."""
         try:
-            asyncio.run(self._main())
-        finally:
-            self._journal.close()
+            with self._journal:
+                asyncio.run(self._main())
+        except OSError as error:
+            self.outcome.broken = f"{self._journal.path}: cannot write: {error.strerror}"
+            self.outcome.interrupted = True
+            if not any(each.data.total for each in self.outcome.stages):
+                raise RecordError(self.outcome.broken) from None
         return self.outcome
 
     async def _main(self) -> None:
@@ -266,26 +273,32 @@ class LoadTest:
         self._journal.write("stage_start", stage=stage.number, title=stage.title, at_s=monotonic() - self._shop.origin_s)
         before = await self._metrics()
         ticker = asyncio.create_task(self._tick(stage, data))
-        complete, load = True, Load((), 0.0, 0.0, 0.0)
+        load = Load((), 0.0, 0.0, 0.0)
+        ended_by: BaseException | None = None
         try:
             load = await self._send(stage, data, processes)
-        except asyncio.CancelledError:
-            complete = False
+        except (asyncio.CancelledError, OSError) as error:
+            ended_by = error
         finally:
             ticker.cancel()
-        server = server_metrics.difference(before, await self._metrics()) if before and complete else {}
-        self.outcome.stages.append(StageOutcome(stage, data, load, self._check(stage, data, load), server, processes, complete))
-        if not complete:
+        missing = len(stage.workload) - data.total
+        if ended_by is None and missing:
+            self.outcome.broken = f"{stage.title}: no connection to the server for {GIVE_UP_S:.0f} s; {missing} requests were not sent"
+            ended_by = asyncio.CancelledError()
+        server = server_metrics.difference(before, await self._metrics()) if before and ended_by is None else {}
+        outcome = StageOutcome(stage, data, load, self._check(stage, data, load), server, processes, complete=ended_by is None)
+        self.outcome.stages.append(outcome)
+        if ended_by is not None:
             self._journal.flush()
-            raise asyncio.CancelledError
+            raise ended_by
         own = {"lag_s": selfcheck.thinned(load.lag_s), "waited_s": load.waited_s, "cpu_s": load.cpu_s, "wall_s": load.wall_s}
         self._journal.write("stage_end", stage=stage.number, server=server, processes=processes, **own)
 
     async def _send(self, stage: Stage, data: StageData, processes: int) -> Load:
         def sink(record: RequestRecord, text: str) -> None:
             _count(record, text, self._tokenizer)
-            self._journal.request(record)
             data.add(record)
+            self._journal.request(record)
 
         plan = Plan(stage.number, "measured", stage.workload, stage.first_number, most_in_flight=self.settings.max_concurrency)
         if processes > 1:
@@ -300,7 +313,8 @@ class LoadTest:
         began = monotonic()
         while True:
             await asyncio.sleep(0.2)
-            self._journal.flush()
+            with contextlib.suppress(OSError):  # who writes the next record meets it again
+                self._journal.flush()
             self._show(Progress(stage.title, data.total, len(stage.workload), data.failed, data.output_tokens, monotonic() - began))
 
     async def _metrics(self) -> dict[str, float]:

@@ -59,7 +59,8 @@ class Plan:
 async def run_stage(plan: Plan, shop: Shop, sink: Sink, start_s: float | None = None) -> Load:
     """Sends the plan's requests and gives each record to `sink` as it ends; returns what the client saw of itself.
 
-    Connections are open before the first request. Cancelled: requests under way are dropped, finished ones are with the sink.
+    Connections are open before the first request. A server that is gone (Shop.gone) gets no more of them. Cancelled: requests under
+    way are dropped, finished ones are with the sink.
     start_s: when to begin, on the monotonic clock (None: now), for processes that begin together.
     """
     closed = plan.workload.concurrency is not None
@@ -79,11 +80,11 @@ async def run_stage(plan: Plan, shop: Shop, sink: Sink, start_s: float | None = 
         finally:
             watch.stop()
     finally:
-        outbox.drain()
         for lane in lanes:
             lane.close()
         gc.enable()
         gc.unfreeze()
+        outbox.drain()
     return Load.of(watch)
 
 
@@ -103,6 +104,8 @@ async def _closed_loop(plan: Plan, shop: Shop, lanes: list[Lane], outbox: _Outbo
             record = await lane.run(_due(job, due))
             outbox.put(record, lane.text)
             due = shop.origin_s + record.end_s
+            if shop.gone:
+                return
             if lane.pause_s:
                 await asyncio.sleep(lane.pause_s)
                 due = monotonic()
@@ -133,6 +136,8 @@ async def _open_loop(plan: Plan, shop: Shop, lanes: list[Lane], outbox: _Outbox)
 
     async with asyncio.TaskGroup() as group:
         for job in plan.jobs(monotonic()):
+            if shop.gone:
+                return
             wait = job.due_s - monotonic()
             if wait > 0:
                 await asyncio.sleep(wait)

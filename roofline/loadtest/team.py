@@ -36,7 +36,15 @@ async def run_in_processes(plan: Plan, shop: Shop, sink: Sink, processes: int) -
         pipes.append(here)
         members.append(member)
     loop = asyncio.get_running_loop()
-    reading = [loop.run_in_executor(None, _read, pipe, sink, loop) for pipe in pipes]
+    errors: list[OSError] = []
+
+    def guarded(record: RequestRecord, text: str) -> None:
+        try:
+            sink(record, text)
+        except OSError as error:  # a full disk; raised when all have reported
+            errors.append(error)
+
+    reading = [loop.run_in_executor(None, _read, pipe, guarded, loop) for pipe in pipes]
     try:
         loads = await asyncio.shield(asyncio.gather(*reading))
     except asyncio.CancelledError:
@@ -49,6 +57,8 @@ async def run_in_processes(plan: Plan, shop: Shop, sink: Sink, processes: int) -
     finally:
         for member in members:
             member.join(5)
+    if errors:
+        raise errors[0]
     return replace(Load.together(loads), processes=processes)
 
 

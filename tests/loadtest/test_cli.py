@@ -122,6 +122,8 @@ def test_keys_come_from_the_environment_and_stay_there(tmp_path: Path) -> None:
         (("--compare", "missing.json"), "missing.json: cannot read"),
         (("--dataset", "missing.jsonl"), "missing.jsonl: cannot read"),
         (("--trace", "missing.csv"), "missing.csv: no such file"),
+        (("-o", "no/such/folder.json"), "there is no folder no/such"),
+        (("--vllm-json", "."), ".: is a folder"),
     ],
 )
 def test_wrong_usage_is_one_line(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], message: str) -> None:
@@ -139,6 +141,19 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert (end.value.code, out) == (1, "")
     assert "no server at http://127.0.0.1:9: connection refused" in err
+
+
+def test_a_path_that_is_none_of_the_api(mock: Mock) -> None:
+    done = run(f"{mock.url}/other", *LITTLE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{mock.url}/other/models names no model (HTTP 404): check the path of the URL" in done.stderr
+
+
+def test_a_seed_below_zero_is_refused(mock: Mock) -> None:
+    done = run(mock.url, *LITTLE, "--seed", "-1")
+    assert done.returncode == 2
+    assert "--seed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_starting_needs_no_heavy_package() -> None:

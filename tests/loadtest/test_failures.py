@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from roofline.errors import InputError, RooflineError
-from roofline.loadtest import failures, http
+from roofline.loadtest import failures, http, lane
 from roofline.loadtest.run import LoadTest
 from roofline.loadtest.settings import Settings
 from tests.loadtest.conftest import Mock, start_mock
@@ -292,6 +293,19 @@ def test_a_server_that_restarts() -> None:
     assert found["requests_failed"] >= 1
     assert set(found["errors"]) <= {failures.REFUSED, failures.RESET, failures.CLOSED}
     assert found["requests_ok"] > 50
+
+
+def test_a_server_that_is_gone_ends_the_run_and_what_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "GIVE_UP_S", 0.5)
+    server, mock = start_mock("--ttft-ms", "20", "--itl-ms", "2", "--max-requests", "8")
+    settings = Settings(mock.url, "mock", ladder=(2, 4), requests_per_stage=1000, input_tokens=8, output_tokens=4, warmup=0, processes=1)
+    outcome = LoadTest(settings).run()
+    server.communicate(timeout=20)
+    assert outcome.interrupted
+    assert re.fullmatch(r"2 streams: no connection to the server for \d+ s; \d+ requests were not sent", outcome.broken)
+    (stage,) = outcome.stages
+    assert stage.data.ok >= 8
+    assert not stage.complete
 
 
 def test_the_client_asks_for_no_compression_and_hides_its_key() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -64,11 +65,45 @@ def test_an_existing_file_is_not_written_over(mock: Mock, tmp_path: Path) -> Non
         LoadTest(settings(mock), journal=path)
 
 
+def test_a_disk_that_fills_up_keeps_what_was_measured(mock: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, room = tmp_path / "records.jsonl", 6
+
+    def full(self: Journal, record: object) -> None:
+        nonlocal room
+        room -= 1
+        if room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "request", full)
+    outcome = LoadTest(settings(mock), journal=path).run()
+    assert outcome.broken == f"{path}: cannot write: No space left on device"
+    assert outcome.broken in outcome.to_json()["notes"]
+    assert [each.complete for each in outcome.stages] == [True, False]
+    assert outcome.stages[0].data.ok == 4
+    room = 0
+    with pytest.raises(RecordError, match="cannot write: No space left on device"):
+        LoadTest(settings(mock), journal=tmp_path / "other.jsonl").run()
+
+
+def test_a_disk_that_fills_up_under_several_processes(mock: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Journal, record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Journal, "request", full)
+    outcome = LoadTest(settings(mock, ladder=(2,), processes=2, warmup=0), journal=tmp_path / "r.jsonl").run()
+    assert "No space left on device" in outcome.broken
+    assert outcome.stages[0].data.ok == 4
+
+
+def test_a_folder_is_no_file_for_records(mock: Mock, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        LoadTest(settings(mock), journal=tmp_path, resume=True)
+
+
 def test_another_run_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    journal = Journal(path)
-    journal.write("loadtest", run_id="r", settings={"ladder": [1], "seed": 0})
-    journal.close()
+    with Journal(path) as journal:
+        journal.write("loadtest", run_id="r", settings={"ladder": [1], "seed": 0})
     assert resumed(path, {"ladder": [1], "seed": 0}).run_id == "r"
     with pytest.raises(InputError, match="was written with seed 0, now it is 1"):
         resumed(path, {"ladder": [1], "seed": 1})

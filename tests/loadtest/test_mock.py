@@ -53,6 +53,9 @@ def test_options_by_request_and_whole_answers() -> None:
             post(server.url, body | {"model": "x?err_every=1&err_status=418"})
         with pytest.raises(urllib.error.HTTPError, match="400"):
             post(server.url, body | {"model": "x?ttft_ms=soon"})
+        for messages in (3, ["a"], [{"content": 7}]):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                post(server.url, body | {"messages": messages})
     finally:
         process.terminate()
         process.communicate(timeout=20)

@@ -202,7 +202,10 @@ class Connection(asyncio.Protocol):
         name = str(request.get("model", "")).partition("?")[0]
         if options.strict_model and name != options.model:
             return self.answer(_error(f"The model `{name}` does not exist.", 404), 404)
-        stream = Stream(self, options, request, headers, arrival, chat="chat" in path)
+        try:
+            stream = Stream(self, options, request, headers, arrival, chat="chat" in path)
+        except (AttributeError, TypeError, ValueError) as error:
+            return self.answer(_error(f"bad request: {error}", 400), 400)
         if stream.too_long:
             total = f"{stream.prompt_tokens} in the messages, {stream.tokens} in the completion"
             return self.answer(_error(f"maximum context length is {options.max_model_len} tokens, requested {total}", 400), 400)
