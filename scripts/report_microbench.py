@@ -18,7 +18,7 @@ import numpy as np
 
 from microbench.summary import measured_roofs, rows
 from microbench.sweep import drift
-from microbench.visits import against_rival, apart, interval, merged
+from microbench.visits import against_rival, apart, interval, merged, split
 from roofline import units
 from roofline.calibration.machine import FAMILIES, Machine, fit_machine
 from roofline.charts.measured_roofs import measured_roofs as measured_roofs_chart
@@ -59,7 +59,8 @@ def pooled(runs: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 
 def agreement(runs: Sequence[Sequence[Measurement]]) -> list[str]:
     """How well pairs of runs agree: medians inside the other's interval, intervals that overlap, size of the differences."""
-    inside, overlap, ratios, widths = [], [], [], []
+    inside, ratios, widths = [], [], []
+    overlaps: dict[str, list[bool]] = {"stated": [], "all visits": [], "one visit": []}
     within = [apart([m]) for run in runs for m in by_case(run).values() if m.op != "collective"]
     for a, b in combinations(runs, 2):
         first, second = by_case(a), by_case(b)
@@ -67,18 +68,28 @@ def agreement(runs: Sequence[Sequence[Measurement]]) -> list[str]:
             x, y = first[case], second[case]
             (low_x, high_x), (low_y, high_y) = interval(x, drift(a), apart(a)), interval(y, drift(b), apart(b))
             inside += [low_x <= y.median_s <= high_x, low_y <= x.median_s <= high_y]
-            overlap.append(max(low_x, low_y) <= min(high_x, high_y))
             ratios.append(abs(np.log(x.median_s / y.median_s)))
             widths.append(high_x / low_x)
+            overlaps["stated"].append(meet((low_x, high_x), (low_y, high_y)))
+            overlaps["all visits"].append(meet(interval(x), interval(y)))
+            overlaps["one visit"].append(meet(*(np.quantile(split(m)[0], [0.1, 0.9]) for m in (x, y))))
     half, most = (percent(np.expm1(np.quantile(ratios, q))) for q in (0.5, 0.9))
+    share = {name: percent(np.mean(found)) for name, found in overlaps.items()}
     return [
-        f"- {len(overlap)} comparisons of a case between two runs: the intervals overlap in {percent(np.mean(overlap))}, a median lies "
+        f"- {len(ratios)} comparisons of a case between two runs: the intervals overlap in {share['stated']}, a median lies "
         f"in the other run's interval in {percent(np.mean(inside))}.",
+        f"- Without the sentinels' drift the intervals overlap in {share['all visits']}; 10 % to 90 % of the first visit's samples alone "
+        f"overlap in {share['one visit']}.",
         f"- Visits of one case in one run lie {percent(np.median(within))} apart in the median case (slowest / fastest median), "
         f"{percent(np.quantile(within, 0.9))} at the 90th percentile.",
         f"- Medians of two runs differ by {half} in the median and {most} at the 90th percentile; the intervals are "
         f"{np.median(widths):.2f} wide (high / low, median).",
     ]
+
+
+def meet(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two intervals overlap."""
+    return bool(max(a[0], b[0]) <= min(a[1], b[1]))
 
 
 def percent(share: float) -> str:
