@@ -163,6 +163,5 @@ def attribute(measured_s: float, prediction: Prediction, kernels_s: Mapping[str,
     what = "launches, element-wise work and host" if largest == "engine" else largest
     more = "more" if parts[largest] > 0 else "less"
     heavy = [name for name in missing if prediction.parts[name] > 0.05 * prediction.expected_s]
-    return f"{what}: {abs(parts[largest]) / measured_s:.0%} {more} of the step" + (
-        f" ({', '.join(heavy)} not measured alone)" if heavy else ""
-    ), parts
+    names = ", ".join(heavy) if len(heavy) <= 2 else f"{len(heavy)} kernels"
+    return f"{what}: {abs(parts[largest]) / measured_s:.0%} {more} of the step" + (f" ({names} not measured alone)" if heavy else ""), parts
