@@ -64,7 +64,7 @@ class Measure:
         good = (value > 0) & np.isfinite(value)
         if "suspect" in table:
             good &= table["suspect"].isna() | (table["suspect"] == "")
-        rows = table[good].copy()
+        rows: pd.DataFrame = table.loc[good].copy()
         rows["seconds"] = value[rows.index]
         for column in ("expected", "low", "high", "bound"):
             rows[f"{column}_s"] = tables.number(rows, self.predicted.format(column))
@@ -117,7 +117,8 @@ def suspects(predicted: pd.DataFrame) -> pd.DataFrame:
     if "seconds" not in predicted:
         return predicted.iloc[:0]
     table = predicted.assign(seconds=tables.number(predicted, "seconds"))
-    return table[(table["seconds"] > 0) & (table["seconds"] < table["bound_s"])]
+    fast: pd.Series = (table["seconds"] > 0) & (table["seconds"] < table["bound_s"])
+    return table.loc[fast]
 
 
 def with_bands(predicted: pd.DataFrame) -> pd.DataFrame:

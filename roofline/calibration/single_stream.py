@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,36 +9,33 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from roofline.calibration import tables
+from roofline.calibration.local_models import kv_bytes, local_model
 from roofline.errors import InputError, RooflineError
 from roofline.profiles.calibration import CalibrationBlock, Provenance, shipped
 from roofline.profiles.catalog import load_hardware
 from roofline.timing.forms.base import Array
-from roofline.timing.forms.single_stream import ENGINES, Streams, decode_bound, decode_seconds, engine_class, prefill_bound, prefill_seconds
+from roofline.timing.forms.single_stream import (
+    ENGINES,
+    FABRIC,
+    Streams,
+    decode_bound,
+    decode_seconds,
+    engine_class,
+    prefill_bound,
+    prefill_seconds,
+)
 
 COLUMNS = ("hardware", "model", "engine", "weights_gb")
 _SOFT, _SPREAD_LAYER, _SPREAD_ETA, _SPREAD_TP = 0.2, 1.0, 0.2, 1.5
-_MODELS = (  # name pattern, layers, share of weights that one token reads: published configurations
-    (r"gpt-oss-20b", 24, 3.6 / 20.9), (r"gpt-oss-120b", 36, 5.1 / 116.8), (r"30b-a3b", 48, 3.3 / 30.5), (r"235b", 94, 22 / 235),
-    (r"scout", 48, 17 / 109), (r"hunyuan-a13b", 32, 13 / 80.4), (r"dots", 62, 14 / 142.8), (r"glm-4.5-air", 46, 12 / 110),
-    (r"mixtral-8x7b", 32, 12.9 / 46.7), (r"405b", 126, 1.0), (r"70b", 80, 1.0), (r"34b", 48, 1.0), (r"qwen3-32b", 64, 1.0),
-    (r"30b", 60, 1.0), (r"gemma-3-27b", 62, 1.0), (r"mistral-small", 40, 1.0), (r"13b", 40, 1.0), (r"gemma-3-4b", 34, 1.0),
-    (r"qwen3-4b", 36, 1.0), (r"qwen2.5-coder-7b", 28, 1.0),
-)  # fmt: skip
-_FULL_HEADS = r"llama-2-(?:7|13)b|llama-(?:7|13|30)b"  # every head has its own cache: 4 × the usual
 _LARGEST = 1e9  # of any number in a row
-_KV_BYTES = 4096.0  # per token and layer: 8 KV heads × 128 × (K and V) × 2 bytes
-
-
-def model_facts(name: str) -> tuple[int, float]:
-    """(layers, share of the weights that one token reads) of a model by name; 32 layers and all weights for an unknown one."""
-    lower = name.lower()
-    return next(((layers, share) for pattern, layers, share in _MODELS if re.search(pattern, lower)), (32, 1.0))
 
 
 def streams(table: pd.DataFrame) -> tuple[Streams, pd.Series]:
-    """Rows as arrays, and an error text per row ("" where it can be predicted). A blank device uses `spec_bw_gbs` if given.
+    """Rows as arrays, and an error text per row ("" where it can be predicted).
 
-    weights_gb: of one device if below 75 % of parameters × bits, else of all devices together.
+    A row without `hardware` is of the profile that the name in `device` is an alias of, else of a device of which only
+    `spec_bw_gbs` is known, so that no prefill rate comes.
+    weights_gb (blank: parameters × bits): of one device if below 75 % of parameters × bits, else of all devices together.
     """
     tables.require(table, COLUMNS, "single_stream")
     number = {
@@ -53,43 +49,54 @@ def streams(table: pd.DataFrame) -> tuple[Streams, pd.Series]:
     devices = tables.number(table, "n_devices").fillna(1.0).clip(lower=1.0).to_numpy()
     if "parallel" in table:
         devices = np.where(table["parallel"] == "layer split", 1.0, devices)
-    facts = [model_facts(str(name)) for name in table["model"]]
-    layers, share = np.array([f[0] for f in facts], dtype=float), np.array([f[1] for f in facts])
-    weights = number["weights_gb"].to_numpy() * 1e9
-    bits = number["bits_per_weight"].fillna(4.5).to_numpy()
+    models = [local_model(str(name)) for name in table["model"]]
+    layers, share = np.array([m.layers for m in models], dtype=float), np.array([m.active for m in models])
+    bits = number["bits_per_weight"].fillna(_bits(table)).to_numpy()
+    weights = number["weights_gb"].fillna(number["params_b"] * bits / 8).to_numpy() * 1e9
     parameters = np.where(number["params_b"].notna(), number["params_b"] * 1e9, weights * 8 / bits)
     own = weights < 0.75 * parameters * bits / 8
-    heads = np.where(table["model"].str.contains(_FULL_HEADS, case=False), 4.0, 1.0)
     seen = number["context"].fillna(0.0).to_numpy() + number["gen_len"].fillna(0.0).to_numpy() / 2
-    bandwidth, peak, errors = _devices(table)
+    bandwidth, peak, fabric, errors = _devices(table)
     known = np.isfinite(weights) & (weights > 0)
-    errors = errors.where(known, "weights_gb: must be a number > 0").mask((beyond != "") & known, beyond)
-    names = table["device"].astype(str) if "device" in table else pd.Series("", index=table.index)
-    kinds = [ENGINES.index(engine_class(str(e), d)) for e, d in zip(table["engine"], names, strict=True)]
+    errors = errors.where(known, "weights_gb: must be a number > 0 (or blank with params_b)").mask((beyond != "") & known, beyond)
+    names = table["device"].fillna("").astype(str) if "device" in table else pd.Series("", index=table.index)
+    kinds = [ENGINES.index(engine_class(str(e), d)) for e, d in zip(table["engine"].fillna(""), names, strict=True)]
     rows = Streams(
         engine=np.asarray(kinds, dtype=np.int64), weight_bytes=np.where(own, weights, weights / devices) * share,
-        kv_bytes=_KV_BYTES * heads * layers * seen / devices, layers=layers, bits=bits, devices=devices,
+        kv_bytes=kv_bytes(models, seen) / devices, layers=layers, bits=bits, devices=devices, fabric=fabric,
         active_parameters=parameters * share, prompt=number["prompt_len"].fillna(512.0).clip(lower=1.0).to_numpy(),
         bandwidth=bandwidth, peak=peak,
     )  # fmt: skip
     return rows, errors
 
 
-def _devices(table: pd.DataFrame) -> tuple[Array, Array, pd.Series]:
-    """Bandwidth and 16-bit peak of each row's device, and errors of devices that no profile knows."""
-    bandwidth, peak = np.full(len(table), np.nan), np.full(len(table), np.nan)
+def _bits(table: pd.DataFrame) -> pd.Series:
+    """Bits per weight that a quantisation's name says (Q3_K_S: 3, and half a bit of scales), 4.5 where it says none."""
+    names = table["quant"].astype(str) if "quant" in table else pd.Series("", index=table.index)
+    return names.str.extract(r"(?i)\bI?Q(\d)_", expand=False).astype(float).add(0.5).fillna(4.5)
+
+
+def _devices(table: pd.DataFrame) -> tuple[Array, Array, Array, pd.Series]:
+    """Bandwidth and 16-bit peak (NaN where unknown) and fabric of each row's device, and errors where nothing of it is known."""
+    bandwidth, peak, fabric = np.full(len(table), np.nan), np.full(len(table), np.nan), np.ones(len(table))
     errors = pd.Series("", index=table.index, dtype=object)
-    for name, part in table.groupby("hardware", dropna=False):
+    names = pd.Series(_device_names(table), index=table.index)
+    given = tables.number(table, "spec_bw_gbs").to_numpy() * 1e9
+    for name, part in names.groupby(names):
         at = table.index.get_indexer(part.index)
         try:
-            if not isinstance(name, str) or not name:
+            if not name:
                 raise InputError("hardware: is empty; name a device profile (roofline hardware list)")
-            hardware = load_hardware(name)
-            bandwidth[at] = hardware.memory_bandwidth
-            peak[at] = max(hardware.peaks.get(kind, 0.0) for kind in ("bf16", "fp16", "fp32"))
+            hardware = load_hardware(str(name))
         except RooflineError as error:
-            errors[part.index] = str(error)
-    return bandwidth, peak, errors
+            stated = (given[at] > 0) & (given[at] < _LARGEST * 1e9) & ~_named(table)[at]
+            bandwidth[at[stated]] = given[at[stated]]
+            errors[part.index[~stated]] = str(error)
+            continue
+        bandwidth[at] = hardware.memory_bandwidth
+        fabric[at] = FABRIC if hardware.form_factor.startswith(("SXM", "OAM")) else 1.0
+        peak[at] = max(hardware.peaks.get(kind, 0.0) for kind in ("bf16", "fp16", "fp32"))
+    return bandwidth, peak, fabric, errors
 
 
 def _take(rows: Streams, where: np.ndarray) -> Streams:
@@ -122,13 +129,11 @@ def fit_streams(rows: Streams, token_s: Array, device: np.ndarray) -> dict[str, 
 
 
 def measured(table: pd.DataFrame) -> tuple[Streams, Array, np.ndarray, pd.DataFrame]:
-    """(rows, seconds per token, device, table) of the rows with a decode rate; devices without a profile use `spec_bw_gbs`."""
-    rows, _ = streams(table)
-    given = tables.number(table, "spec_bw_gbs").to_numpy() * 1e9
-    bandwidth = np.where(np.isfinite(rows.bandwidth), rows.bandwidth, given)
+    """(rows, seconds per token, device, table) of the rows with a decode rate that can be predicted."""
+    rows, errors = streams(table)
     rate = tables.number(table, "decode_tok_s").to_numpy()
-    good = np.isfinite(bandwidth) & np.isfinite(rate) & (rate > 0) & np.isfinite(rows.weight_bytes)
-    return _take(replace(rows, bandwidth=bandwidth), good), 1.0 / rate[good], _device_names(table)[good], table[good]
+    good = (errors == "").to_numpy() & np.isfinite(rate) & (rate > 0)
+    return _take(rows, good), 1.0 / rate[good], _device_names(table)[good], table[good]
 
 
 def leave_devices_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -167,9 +172,14 @@ def fit_blocks(table: pd.DataFrame, source: Provenance) -> list[CalibrationBlock
     return blocks
 
 
+def _named(table: pd.DataFrame) -> np.ndarray:
+    return np.asarray(table["hardware"].notna() & (table["hardware"] != ""))
+
+
 def _device_names(table: pd.DataFrame) -> np.ndarray:
-    named = table["hardware"].notna() & (table["hardware"] != "")
-    return np.asarray(table["hardware"].where(named, table.get("device", "")).astype(str), dtype=object)
+    """The device of each row: its profile's name, or where that is blank the name in the column `device`."""
+    other = table["device"].fillna("").astype(str) if "device" in table else pd.Series("", index=table.index)
+    return np.asarray(table["hardware"].where(_named(table), other).astype(str), dtype=object)
 
 
 def _prefill_share(table: pd.DataFrame, rows: Streams, layer_us: Array) -> tuple[Array, tuple[float, float]]:

@@ -132,9 +132,10 @@ class TestEachProfile:
                 assert peaks[narrow] <= peaks[wide] * limit * 1.03
 
     def test_memory_and_bandwidth_are_of_one_device(self, id_: str) -> None:
-        """Reading all memory once takes between 1 ms (SRAM aside) and 0.7 s on every device there is."""
+        """Reading all memory once takes between 1 ms (SRAM aside) and 0.7 s (a CPU 2 s) on every device there is."""
         hardware = ALL[id_]
-        assert 0.01 < hardware.memory_bytes / hardware.memory_bandwidth < 0.7 or hardware.memory_type == "SRAM"
+        most = 2.0 if hardware.form_factor == "AM5" else 0.7
+        assert 0.01 < hardware.memory_bytes / hardware.memory_bandwidth < most or hardware.memory_type == "SRAM"
 
 
 # Bytes that the L2 reads a clock, from the vendors' whitepapers; the clock is that of the profile.
@@ -194,6 +195,9 @@ def shared_table() -> Path | None:
     return found[0] if found else None
 
 
+BEYOND_THE_TABLE = {"mi250x-gcd", "rx-6700-xt", "rx-6800-xt", "ryzen-9-7950x", "tesla-p40"}  # devices of batch-1 measurements
+
+
 @pytest.mark.skipif(shared_table() is None, reason="the table of facts is not here")
 def test_the_profiles_agree_with_the_table_of_facts() -> None:
     """Every number as in hardware.csv, and every device of it; FP8 of the RTX 50 cards is set apart above."""
@@ -206,7 +210,7 @@ def test_the_profiles_agree_with_the_table_of_facts() -> None:
     }  # fmt: skip
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["id"] for row in rows} == set(ALL)
+    assert {row["id"] for row in rows} == set(ALL) - BEYOND_THE_TABLE
     for row in rows:
         hardware = ALL[row["id"]]
         for key, (column, factor) in columns.items():

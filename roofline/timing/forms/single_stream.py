@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from roofline.timing.forms.base import Array
 
 ENGINES = ("llama.cpp", "mlx", "exllama", "mlc", "vllm", "compiled", "eager", "cpu")
+FABRIC = 0.2  # of a joining over PCIe: two all-reduces of 5 µs where modules share NVLink, per layer, against about 50
 _CEILING = 0.95  # no engine streams more than this share of a datasheet's bandwidth
 
 
@@ -22,7 +23,8 @@ class Streams:
     """Rows of single-stream generation, arrays of one length.
 
     engine: index into ENGINES. weight_bytes: read per token and device (active experts only). kv_bytes: cache read per token
-    and device. layers; bits per weight; devices that share each token (tensor parallel; 1 when they take turns).
+    and device. layers; bits per weight; devices that share each token (tensor parallel; 1 when they take turns); fabric: what
+    joining their results costs against PCIe.
     active_parameters; prompt tokens; bandwidth in B/s and dense 16-bit peak in FLOP/s of one device.
     """
 
@@ -32,6 +34,7 @@ class Streams:
     layers: Array
     bits: Array
     devices: Array
+    fabric: Array
     active_parameters: Array
     prompt: Array
     bandwidth: Array
@@ -63,9 +66,9 @@ def _bits_class(bits: Array) -> NDArray[np.int64]:
 
 def decode_seconds(rows: Streams, c: Mapping[str, Array]) -> Array:
     """Time of one token, s. c: em (3,) share of bandwidth for 16, 8 and fewer bits; per engine (8,) eta (factor on it),
-    layer_us, and tp_us: what a layer costs where two devices share a token (llama.cpp's row split over PCIe: most of a step)."""
+    layer_us, and tp_us: what a layer costs where two devices share a token over PCIe (llama.cpp's row split: most of a step)."""
     share = np.minimum(c["em"][_bits_class(rows.bits)] * c["eta"][rows.engine], _CEILING)
-    per_layer = c["layer_us"][rows.engine] + c["tp_us"][rows.engine] * np.sqrt(np.log2(rows.devices))
+    per_layer = c["layer_us"][rows.engine] + c["tp_us"][rows.engine] * rows.fabric * np.sqrt(np.log2(rows.devices))
     return np.asarray((rows.weight_bytes + rows.kv_bytes) / (share * rows.bandwidth) + rows.layers * per_layer * 1e-6)
 
 
