@@ -1,6 +1,6 @@
 """Many clients on `roofline serve`, half of whose requests are given up at a random moment: is anything lost, kept or wrong?
 
-    python benchmarks/serve_soak.py [--clients 200] [--seconds 300] [--model tiny-llama-15m] [--folder FOLDER] [--machine TEXT]
+    python benchmarks/serve_soak.py [--clients 200] [--seconds 300] [--model MODEL] [--folder FOLDER] [--machine TEXT]
 
 Every stream that is read to its end is compared, token by token, with the same request run offline, alone, without a prefix cache;
 in fp64, so that the composition of a batch cannot tip a choice between tokens. The KV pool is small enough for preemptions. While it
@@ -18,6 +18,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -33,7 +34,21 @@ from roofline.profiles.catalog import load_model
 
 PROGRAM = [sys.executable, "-c", "from roofline.cli.main import run; run()"]
 CASES, BLOCKS, BLOCK_SIZE = 64, 160, 16
-GIVEN_UP = 0.5
+GIVEN_UP, PATIENCE_S = 0.5, 1.0
+SMALL = """
+name: soak
+model_type: llama
+source: "made for this benchmark: small, so that it is the server that is tested"
+hidden_size: 64
+vocab_size: 512
+max_position_embeddings: 256
+tie_word_embeddings: true
+layers:
+  dense:
+    mixer: {kind: attention, heads: 4, kv_heads: 2, head_dim: 16}
+    ffn: {kind: mlp, intermediate: 128}
+order: 2*dense
+"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ async def client(session: aiohttp.ClientSession, url: str, cases: list[Case], un
     while time.monotonic() < until:
         case = rng.choice(cases)
         give_up = rng.random() < GIVEN_UP
-        patience = rng.uniform(0, 2.0) if give_up else None
+        patience = rng.uniform(0, PATIENCE_S) if give_up else None
         try:
             async with asyncio.timeout(patience), session.post(f"{url}/v1/completions", json=case.body()) as answer:
                 if answer.status != 200:
@@ -214,13 +229,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--model", default="tiny-llama-15m")
+    parser.add_argument("--model", default="", help="a small one of its own unless given")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--machine", default="")
     asked = parser.parse_args()
-    cases = offline(asked.model)
-    server = Server(asked.model, asked.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        model = asked.model or str(Path(folder) / "soak.yaml")
+        if not asked.model:
+            Path(model).write_text(SMALL, encoding="utf-8")
+        cases, server = offline(model), Server(model, asked.threads)
     try:
         idle = server.descriptors
         found = asyncio.run(soak(server, cases, asked.clients, asked.seconds))
@@ -229,7 +247,7 @@ def main() -> int:
     finally:
         server.process.send_signal(signal.SIGTERM)
         code = server.process.wait(60)
-    found |= {"model": asked.model, "machine": asked.machine, "server_exit_code": code}
+    found |= {"model": asked.model or "soak", "machine": asked.machine, "server_exit_code": code}
     text = json.dumps(found, indent=1)
     print(text)
     if asked.folder:

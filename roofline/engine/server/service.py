@@ -25,13 +25,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a client may take up. most: answers in the making, of all clients; body_bytes: of a request; body_s: until a body is whole;
-    write_s: until a client has taken what was sent; idle_s: until a connection without a request in it is closed, which is also how
-    long a header may take."""
+    """What a client may take up. most: answers in the making, of all clients; body_bytes: of a request.
+
+    body_s: until a body is whole; linger_s: for the rest of one that was refused; write_s: until a client has taken what was sent;
+    idle_s: until a connection without a request in it is closed, which is also how long a header may take.
+    """
 
     most: int = 1024
     body_bytes: int = 4 << 20
     body_s: float = 30.0
+    linger_s: float = 5.0
     write_s: float = 60.0
     idle_s: float = 60.0
 
