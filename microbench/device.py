@@ -140,6 +140,8 @@ def open_device(kind: str = "auto", threads: int | None = None, hardware: Hardwa
         if not torch.cuda.is_available():
             raise InputError(f"no CUDA device here (torch {torch.__version__}): use --device cpu, or install a CUDA build of torch")
         return _cuda(hardware)
+    if hardware and (hardware.compute_capability or hardware.sm_count):
+        raise InputError(f"{hardware.id} is a GPU, what is measured here is the CPU: its records and bounds would carry a wrong name")
     if threads:
         torch.set_num_threads(threads)
     if cpu_time and torch.get_num_threads() > 1:

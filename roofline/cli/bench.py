@@ -14,7 +14,7 @@ import typer
 
 from roofline import units
 from roofline.cli import options
-from roofline.cli.output import Answer, emit, write_atomically
+from roofline.cli.output import Answer, check_target, emit, write_atomically
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.errors import InputError, MissingDependencyError
@@ -93,6 +93,10 @@ def bench(
     """
     budget_s = units.parse(budget if re.search(r"[a-z]", budget) else f"{budget}s", "time")
     started = _process_start()
+    for target in (records, output, table, profile, chart):
+        check_target(target)
+    if records and records.exists() and not records.is_file():
+        raise InputError(f"{records}: records are read back and continued: give the name of a file")
     require_torch("roofline bench")
     from microbench.device import open_device
     from microbench.summary import roofs
@@ -233,6 +237,9 @@ def _answer(
     half, most = (apart(found, share) for share in (0.5, 0.9))
     table = Table(COLUMNS, table_rows, more=MORE)
     warnings = [f"{case}: {reason}" for case, reason in outcome.skipped.items()] + [f"not measured: {what}" for what in left_out]
+    if took_s > budget_s:
+        budget, took = (units.format(seconds, "time") for seconds in (budget_s, took_s))
+        warnings.insert(0, f"took {took} where the budget was {budget}: less than starting and one case take, or a busy machine")
     if moved > DRIFT:
         warnings.insert(
             0,

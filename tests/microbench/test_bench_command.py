@@ -89,6 +89,11 @@ def test_shapes_of_a_model_are_measured(tmp_path: Path) -> None:
         (["bench", "--budget", "60 parsecs"], "parsecs"),
         (["bench", "launch", "--device", "cpu", "--threads", "2", "--cpu-time"], "--threads 1"),
         (["bench", "--model", "no-such-model", "--device", "cpu"], "no-such-model"),
+        (["bench", "launch", "--records", "."], ".: is a folder"),
+        (["bench", "launch", "--records", "no/such.jsonl"], "there is no folder no"),
+        (["bench", "launch", "--records", "/dev/full"], "/dev/full: records are read back"),
+        (["bench", "launch", "--table", "no/such.csv"], "there is no folder no"),
+        (["bench", "launch", "--device", "cpu", "-H", "h200-sxm"], "h200-sxm is a GPU"),
     ],
 )
 def test_wrong_input_ends_with_2_and_says_why(tmp_path: Path, args: list[str], message: str) -> None:
@@ -96,6 +101,12 @@ def test_wrong_input_ends_with_2_and_says_why(tmp_path: Path, args: list[str], m
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_budget_that_is_too_short_is_said_to_be(tmp_path: Path) -> None:
+    ended = roofline("bench", "launch", "--device", "cpu", "--threads", "1", "--budget", "10ms", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "where the budget was 10.0 ms" in ended.stdout
 
 
 def test_measuring_never_imports_predicting() -> None:
