@@ -93,7 +93,7 @@ def _known(form: Form, rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     """The rows whose words and numbers the form understands; the others are counted in `warnings`."""
     words = [name for name in form.keys if name in rows]
     keep = pd.Series(True, index=rows.index)
-    for values, part in rows.groupby(words, sort=True) if words else ():
+    for values, part in rows.groupby(words, sort=True) if words else [((), rows)]:
         try:
             form.constants(Key(**{"software": "", **dict(zip(words, map(str, values), strict=True))}))
         except InputError as error:

@@ -21,6 +21,7 @@ _SHOWN = 5  # different errors that are named on stderr; the column `error` has 
 def predict(
     table: tables.TableName,
     op: tables.Op = "",
+    hardware: tables.Hardware = "",
     operands: tables.Operands = "hot",
     calibration: tables.Calibration = [],  # noqa: B006  Typer reads it, nobody changes it
     as_json: options.AsJson = False,
@@ -28,14 +29,16 @@ def predict(
 ) -> None:
     """Every row of TABLE with bound_s, expected_s, low_s, high_s, the constants used, and error for what cannot be predicted.
 
-    Columns of each kind of row: docs/reference/tables.md. The result is CSV on standard output, or the file of -o (.csv, .parquet
+    Columns of each kind of row: docs/reference/tables.md; a kernel list of nsys or ncu (CSV) becomes such a table, to be filled in with
+    shapes. The result is CSV on standard output, or the file of -o (.csv, .parquet
     or .json). A bad row never stops the others; what went wrong is summed up on standard error.
     """
     tables.check_output(output)
-    frame = tables.read(table, op)
+    frame = tables.read(table, op, (hardware,) if hardware else ())
+    frame = frame if "hardware" in frame or not hardware else frame.assign(hardware=hardware)
     predicted = tables.with_predictions(frame, op, operands, calibration)
     if as_json or (output is not None and output.suffix == ".json"):
-        inputs = {"table": table, "op": op or None, "operands": operands, "calibration": calibration}
+        inputs = {"table": table, "op": op or None, "hardware": hardware or None, "operands": operands, "calibration": calibration}
         text = jsonout.document("predict", inputs, {"rows": predicted.to_dict("records")}, _assumptions(operands))
         print_text(text, utf8=True) if output is None else write_atomically(output, text)
     elif output is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,19 +28,33 @@ Operands = Annotated[
 Calibration = Annotated[
     list[Path], typer.Option("--calibration", metavar="FILE", help="Blocks that `roofline calibrate` wrote, before the shipped ones.")
 ]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        "--hardware", "-H", metavar="HW", help="Device of every row, for a table without a column hardware, as a profiler's list."
+    ),
+]
 FORMATS = (".csv", ".parquet", ".pq", ".json")
 
 
 def read(name: str, op: str = "", hardware: Sequence[str] = ()) -> pd.DataFrame:
-    """The table of a file, or of the installed public tables. hardware: device ids that matter, for the latter.
+    """The table of a file, of a profiler's kernel list, or of the installed public tables. hardware: device ids that matter, for
+    the last; the one device that matters is that of every row of a list that does not name its own.
 
     Raises RecordError, InputError and MissingDependencyError.
     """
-    from roofline.calibration import silicon, tables
+    from roofline.calibration import kernels_csv, silicon, tables
 
     if name == "silicon" or name.startswith("silicon:"):
         return silicon.read(name.removeprefix("silicon").removeprefix(":") or op, hardware)
-    return tables.read(name)
+    if op or not kernels_csv.is_kernel_list(name):
+        return tables.read(name)
+    rows = kernels_csv.read(name)
+    if "hardware" not in rows and len(hardware) != 1:
+        raise InputError(f"{name}: this kernel list does not name its device: give it to predict with --hardware, or add a column hardware")
+    lines = "\n".join(kernels_csv.overview(rows))
+    print(f"{name}: {len(rows):,} kernels; a list has no shapes: fill in the columns of docs/reference/tables.md\n{lines}", file=sys.stderr)
+    return rows if "hardware" in rows else rows.assign(hardware=hardware[0])
 
 
 def with_predictions(frame: pd.DataFrame, op: str, operands: str, calibration: Sequence[Path]) -> pd.DataFrame:
