@@ -21,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,12 @@ TARGETS = {
     "sweep": Target("sweep.yaml", _files("docs/how-to/sweep.yaml"), _read_sweep),
 }
 
+READERS = (
+    "profiles.modelfile", "profiles.gguf", "profiles.hf.config", "profiles.hf.headers", "profiles.hardware", "serving.traces",
+    "loadtest.prompts", "loadtest.journal", "loadtest.compare", "loadtest.sse", "loadtest.server_metrics", "records.files",
+    "diagnosis.sources", "report.results", "calibration.tables", "planning.sweep",
+)  # fmt: skip
+
 
 def damaged(seed: bytes, rng: random.Random) -> bytes:
     """A copy with one to four kinds of damage."""
@@ -366,7 +373,8 @@ def guided(name: str, seconds: float) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["roofline"]):
-        import roofline.cli.main  # noqa: F401
+        for module in READERS:
+            import_module(f"roofline.{module}")
     target = TARGETS[name]
     folder = tempfile.TemporaryDirectory()
     path, corpus = Path(folder.name) / target.name, Path(folder.name) / "corpus"

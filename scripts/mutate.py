@@ -1,0 +1,202 @@
+"""Would the tests notice? python scripts/mutate.py [--minutes 10] [--seed 0] [ROOM...]
+
+Changes one operator, number or condition of a room's code at a time and runs the room's tests until one fails: the mutant is killed. A
+mutant that all tests let live is printed with its place. Mutants are a random sample, as many as the budget allows; nothing on disk is
+touched, since a changed module exists only in the process that runs the tests. Messages of errors, annotations and docstrings stay as
+they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib.abc
+import importlib.util
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LONGEST_S = 240
+
+
+@dataclass(frozen=True)
+class Room:
+    """Code and the tests that answer for it, the quickest first."""
+
+    code: str
+    tests: tuple[str, ...]
+
+
+ROOMS = {
+    "ledger": Room("roofline/ledger/**/*.py", ("tests/ledger/test_reference.py", "tests/ledger", "tests/test_phases.py")),
+    "capacity": Room("roofline/capacity/*.py", ("tests/capacity/test_plan.py", "tests/capacity")),
+    "blocks": Room("roofline/scheduling/blocks.py", ("tests/scheduling/test_blocks.py", "tests/scheduling")),
+}
+COMPARE = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn,
+    ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+BINARY = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+}
+LEFT_ALONE = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ImportFrom, ast.Import)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change: the file, the line, what it says."""
+
+    path: Path
+    line: int
+    text: str
+    source: str
+
+
+def places(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that may be changed, depth first in a fixed order."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "bases", "type_params"):
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if not isinstance(node, ast.AST) or isinstance(node, LEFT_ALONE):
+                continue
+            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+                continue
+            if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
+                continue
+            if change(copy.deepcopy(node)):
+                yield node
+            yield from places(node)
+
+
+def change(node: Any) -> str:
+    """Changes the node in place; what was done, or "" where nothing can be."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARE:
+        old, node.ops[0] = node.ops[0], COMPARE[type(node.ops[0])]()
+        return f"{type(old).__name__} → {type(node.ops[0]).__name__}"
+    if isinstance(node, (ast.BinOp, ast.AugAssign)) and type(node.op) in BINARY and not _is_text(node):
+        old, node.op = node.op, BINARY[type(node.op)]()
+        return f"{type(old).__name__} → {type(node.op).__name__}"
+    if isinstance(node, ast.BoolOp):
+        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        return "and ↔ or"
+    if isinstance(node, ast.IfExp):
+        node.body, node.orelse = node.orelse, node.body
+        return "branches swapped"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+        node.func.id = {"min": "max", "max": "min"}[node.func.id]
+        return "min ↔ max"
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        old = node.value
+        node.value = not old if isinstance(old, bool) else old + 1
+        return f"{old} → {node.value}"
+    return ""
+
+
+def _is_text(node: Any) -> bool:
+    sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
+    return any(isinstance(side, ast.JoinedStr) or (isinstance(side, ast.Constant) and isinstance(side.value, str)) for side in sides)
+
+
+def mutants(path: Path) -> list[Mutant]:
+    """Every mutant of a file."""
+    source = path.read_text(encoding="utf-8")
+    found = []
+    for number in range(sum(1 for _ in places(ast.parse(source)))):
+        tree = ast.parse(source)
+        node: Any = next(node for at, node in enumerate(places(tree)) if at == number)
+        text = change(node)
+        found.append(Mutant(path, node.lineno, f"{text}: {ast.unparse(node)[:70]}", ast.unparse(ast.fix_missing_locations(tree))))
+    return found
+
+
+class Replacing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from another source."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+        parts = mutant.path.relative_to(CHECKOUT).with_suffix("").parts
+        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        package = self.mutant.path.name == "__init__.py"
+        spec = importlib.util.spec_from_loader(name, self, origin=str(self.mutant.path), is_package=package)
+        if spec is not None and package:
+            spec.submodule_search_locations = [str(self.mutant.path.parent)]
+        return spec
+
+    def exec_module(self, module: Any) -> None:
+        exec(compile(self.mutant.source, str(self.mutant.path), "exec"), module.__dict__)  # noqa: S102 - our own code
+
+
+def passes(tests: Sequence[str], mutant: Mutant | None) -> bool:
+    """Whether all tests pass with the mutant in place; in a child process, for at most LONGEST_S."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            signal.alarm(LONGEST_S)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            if mutant is not None:
+                sys.meta_path.insert(0, Replacing(mutant))
+            import pytest
+
+            code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore", *tests]))
+        os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def main() -> int:
+    """Exit code 1 when fewer than 85 % were killed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=", ".join(ROOMS))
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each room")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    os.chdir(CHECKOUT)
+    import hypothesis  # noqa: F401 - what every child would import
+    import numpy  # noqa: F401
+    import pydantic  # noqa: F401
+    import pytest  # noqa: F401
+
+    total = dead = 0
+    for name in given.rooms or ROOMS:
+        room = ROOMS[name]
+        every = [mutant for path in sorted(CHECKOUT.glob(room.code)) for mutant in mutants(path)]
+        random.Random(given.seed).shuffle(every)  # noqa: S311 - no secrets
+        assert passes(room.tests, None), f"{name}: the tests fail without any mutant"
+        end, tried, killed = time.monotonic() + 60 * given.minutes, 0, 0
+        while every and time.monotonic() < end:
+            mutant = every.pop()
+            lives = passes(room.tests, mutant)
+            tried, killed = tried + 1, killed + (not lives)
+            if lives:
+                print(f"  lives: {mutant.path.relative_to(CHECKOUT)}:{mutant.line}: {mutant.text}", flush=True)
+        print(f"{name}: {killed} of {tried} killed ({killed / max(tried, 1):.1%}), {len(every):,} not tried", flush=True)
+        total, dead = total + tried, dead + killed
+    print(f"all: {dead} of {total} killed ({dead / max(total, 1):.1%})")
+    return 0 if total and dead / total >= 0.85 else 1
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(CHECKOUT))
+    sys.exit(main())
