@@ -106,6 +106,6 @@ def _marks(axes: Axes, marks: dict[str, int | None], top: int) -> None:
         axes.axvline(size, color=style.VERMILION if limit else style.GREEN, lw=1.2, ls="-" if limit else (0, (3, 2)))
         axes.annotate(
             f"{name}: {size:,}", (size, 0.02), (-2 if room else 2, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
-            ha="right" if room else "left", va="bottom", rotation=90, size=style.SMALL, bbox=labels.BACKING,
+            ha="right" if room else "left", va="bottom", rotation=90, size=style.SMALL, bbox=labels.BACKING, zorder=6,
         )  # fmt: skip
         before = here if room else here + 15

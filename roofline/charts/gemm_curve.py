@@ -30,7 +30,7 @@ def gemm_curve(request: Request) -> Chart:
     ops = _products(request, tokens)
     ends = {label: _leaves_memory(request, label) for label in ops}
     rows = [row for label, op in ops.items() for row in _rows(request, label, op, tokens)]
-    measured = measured_gemms(request.table, setup.hardware.id) if request.table else []
+    measured = measured_gemms(request.table, setup.hardware) if request.table else []
     rows += [_measured_row(gemm) for gemm in measured]
     peak = max(effective_peak(setup.hardware, op.compute)[0] for op in ops.values())
 

@@ -66,7 +66,7 @@ def kv(request: Request) -> Chart:
                 below = value == weights
                 axes.annotate(
                     label, (256, value / 2**30), (4, -3 if below else 3), textcoords="offset points", size=style.SMALL,
-                    va="top" if below else "bottom", bbox=labels.BACKING,
+                    va="top" if below else "bottom", bbox=labels.BACKING, zorder=6,
                 )  # fmt: skip
         beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0, "alignment": "left"}
         legend = axes.legend(**beside, handlelength=3.2, title="KV per token", title_fontsize=style.SMALL)

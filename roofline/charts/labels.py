@@ -45,7 +45,7 @@ def place(
             box = (x + dx, y + dy, x + dx + width, y + dy + height)
             inside = box[0] >= left and box[1] >= bottom and box[2] <= right and box[3] <= top
             if inside and not any(_overlap(box, other) for other in occupied):
-                far = abs(dx + width / 2) + abs(dy + height / 2) > width / 2 + height + label.radius + 8
+                far = max(dx, -dx - width, 0.0) + max(dy, -dy - height, 0.0) > label.radius + 8
                 leader = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1} if far else None
                 axes.annotate(
                     label.text, (label.x, label.y), (dx, dy), textcoords="offset points", size=size, color=label.colour,
@@ -82,6 +82,23 @@ def text_size(text: str, size: float) -> tuple[float, float]:
     return text_width(text, size) + 3, 1.25 * size
 
 
+def spread(centres: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """Centres of stacked boxes, moved as little as it takes to lie apart, first upwards, then down below `high`.
+
+    centres: ascending. What does not fit between low and high sticks out below.
+    """
+    placed: list[float] = []
+    floor = low
+    for centre, height in zip(centres, heights, strict=True):
+        placed.append(max(centre, floor + height / 2))
+        floor = placed[-1] + height / 2
+    ceiling = high
+    for index in reversed(range(len(placed))):
+        placed[index] = min(placed[index], ceiling - heights[index] / 2)
+        ceiling = placed[index] - heights[index] / 2
+    return placed
+
+
 def box_of(axes: Axes, x0: float, y0: float, x1: float, y1: float) -> Box:
     """A rectangle of the data in the points that `place` counts in."""
     scale = 72.0 / axes.figure.dpi
@@ -91,7 +108,7 @@ def box_of(axes: Axes, x0: float, y0: float, x1: float, y1: float) -> Box:
 
 def _offsets(width: float, height: float, radius: float, furthest: float) -> Iterator[tuple[float, float]]:
     """Lower left corners of the text around its point: beside, above, below, then further out."""
-    for away in (radius + step for step in (1.5, 10, 20, 32) if step <= furthest):
+    for away in (radius + step for step in (1.5, 10, 20, 32, 46, 62) if step <= furthest):
         yield away, -height / 2
         yield -away - width, -height / 2
         yield -width / 2, away

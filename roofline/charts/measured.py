@@ -1,4 +1,4 @@
-"""Measured matrix products and tables of predictions, read from CSV for the figures that compare."""
+"""Measured matrix products and tables of predictions, read from records or CSV for the figures that compare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from roofline.dtypes import DType, dtype
 from roofline.errors import InputError, RecordError
 from roofline.ledger import Op
+from roofline.profiles.hardware import Hardware
+from roofline.records import Measurement, read_jsonl
 
 MEASURED = ("measured_s", "seconds", "latency_s")
 
@@ -55,24 +57,44 @@ class MeasuredGemm:
         return f"{self.op.m:g}×{self.op.n:g}×{self.op.k:g}"
 
 
-def measured_gemms(path: Path, device_id: str) -> list[MeasuredGemm]:
-    """The matrix products of a records table (m, n, k, dtype, seconds; other ops and other devices are passed over).
+def measured_gemms(path: Path, device: Hardware) -> list[MeasuredGemm]:
+    """The matrix products of a records file (.jsonl, as `bench` writes it) or of a table (m, n, k, dtype, seconds).
 
-    Raises RecordError when none is left.
+    Other ops and other devices are passed over. Raises RecordError when none is left.
     """
-    found = list(_gemms(path, device_id))
+    rows = _recorded(path) if path.suffix.lower() == ".jsonl" else _tabled(path)
+    names = {device.id, device.name, *device.aliases}
+    found = [
+        MeasuredGemm(_product(row, place), number(row, measured_column(row, place), place))
+        for place, row in rows
+        if row.get("op", "gemm") in ("gemm", "gemv") and row.get("hardware", device.id) in names
+    ]
     if not found:
-        raise RecordError(f"{path}: no matrix product of {device_id}: rows need op gemm (or none), m, n, k, seconds and this hardware")
+        raise RecordError(f"{path}: no matrix product of {device.id}: rows need op gemm (or none), m, n, k, seconds and this hardware")
     return found
 
 
-def _gemms(path: Path, device_id: str) -> Iterator[MeasuredGemm]:
-    for line, row in enumerate(read_rows(path), start=2):
-        place = f"{path}:{line}"
-        if row.get("op", "gemm") not in ("gemm", "gemv") or row.get("hardware", device_id) != device_id:
-            continue
-        m, n, k = (number(row, key, place) for key in "mnk")
-        yield MeasuredGemm(gemm_op(m, n, k, _dtype(row.get("dtype") or "bf16", place)), number(row, measured_column(row, place), place))
+def _tabled(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    return ((f"{path}:{line}", row) for line, row in enumerate(read_rows(path), start=2))
+
+
+def _recorded(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Measurements as rows of a table, the last one of each case; what the run repeated to watch the machine is left out."""
+    last: dict[str, tuple[str, Measurement]] = {}
+    for line, row in read_jsonl(path, skip_cut_lines=True):
+        if row.get("kind") == "measurement":
+            place = f"{path}:{line}"
+            one = Measurement.from_json(row, place)
+            if not one.notes.get("sentinel"):
+                last[str(one.notes.get("case", line))] = place, one
+    for place, one in last.values():
+        sizes = {key: str(value) for key, value in one.shape.items()}
+        yield place, sizes | {"op": one.op, "hardware": one.device, "dtype": one.dtype, "seconds": str(one.median_s)}
+
+
+def _product(row: Mapping[str, str], place: str) -> Op:
+    m, n, k = (number(row, key, place) for key in "mnk")
+    return gemm_op(m, n, k, _dtype(row.get("dtype") or "bf16", place))
 
 
 def measured_column(row: Mapping[str, str], place: str) -> str:

@@ -14,12 +14,14 @@ from roofline.charts import labels, style
 from roofline.charts.chart import Chart, Request, Row
 from roofline.charts.measured import MeasuredGemm, gemm_op, measured_gemms
 from roofline.charts.pricing import op_seconds
-from roofline.charts.roof_paint import RIGHT, Roof, paint_roofs, paint_zones
+from roofline.charts.roof_paint import RIGHT, Keys, Roof, paint_roofs, paint_zones, roof_keys
+from roofline.charts.slopes import slopes, unknown
 from roofline.dtypes import dtype
 from roofline.ledger import Op, build_ledger
 from roofline.phases import Setup
 from roofline.profiles.hardware import Hardware
-from roofline.timing.bound import limited_by, link_bandwidth, op_bound_s
+from roofline.timing.bound import limited_by, op_bound_s
+from roofline.timing.calibrated import op_times
 from roofline.timing.peaks import effective_peak
 
 BATCHES = tuple(1 << i for i in range(9))
@@ -44,17 +46,19 @@ def roofline(request: Request) -> Chart:
         *_trajectory(setup, "batch", np.asarray(BATCHES), np.full(len(BATCHES), context)),
         *_trajectory(setup, "context", np.full(len(CONTEXTS), request.batch), np.asarray(CONTEXTS)),
     ]
-    measured = measured_gemms(request.table, setup.hardware.id) if request.table else []
-    data = [*rows, *totals, *paths, *(_roof_row(r) for r in roofs), *(_measured_row(m, setup.hardware) for m in measured)]
+    measured = measured_gemms(request.table, setup.hardware) if request.table else []
+    lines = slopes(request.devices, setup)
+    data = [*rows, *totals, *paths, *(_roof_row(r) for r in roofs), *(line.row() for line in lines)]
+    data += [_measured_row(m, setup.hardware) for m in measured]
     main = next((r for r in roofs if r.compute == _main_compute(rows)), roofs[0])
 
     def paint(figure: FigureBase) -> None:
         axes = style.panels(figure, right=RIGHT)[0]
         _limits(axes, rows + totals + paths, roofs)
-        taken = paint_zones(axes, main) + paint_roofs(axes, roofs, _link(setup))
+        taken = paint_zones(axes, main) + paint_roofs(axes, roofs, lines)
         _paint_paths(axes, paths)
-        _paint_ops(axes, rows, totals, taken)
         _paint_measured(axes, measured, setup.hardware)
+        _paint_ops(axes, rows, totals, taken, roof_keys(roofs, lines))
 
     return Chart(
         kind="roofline",
@@ -63,7 +67,7 @@ def roofline(request: Request) -> Chart:
         rows=tuple(_uniform(data)),
         paint=paint,
         request=request,
-        basis=request.basis,
+        basis=" · ".join(filter(None, [unknown(request.devices), request.basis])),
     )
 
 
@@ -136,26 +140,23 @@ def _roof(device: Hardware, compute: str) -> Roof:
     """Datasheet roof, and what the timing model gives the largest kernels: a big square product, and one row times a big matrix."""
     stored = dtype({"fp4": "nvfp4", "int4": "int4"}.get(compute, compute))
     big, thin = gemm_op(_LARGE, _LARGE, _LARGE, stored), gemm_op(1, 4 * _LARGE, 4 * _LARGE, stored)
+    most = op_times(big, device, "vllm")
     return Roof(
         device,
         compute,
         device.peaks[compute],
-        float(big.flops_each / op_seconds(big, device)),
+        float(big.flops_each / most.expected_s),
         float(thin.bytes_each / op_seconds(thin, device)),
+        ", ".join(most.used),
     )
-
-
-def _link(setup: Setup) -> tuple[str, float] | None:
-    """Name and bandwidth of the interconnect, when the layout has GPUs that talk to each other."""
-    speed = link_bandwidth(setup.hardware)
-    return ((setup.hardware.link or "PCIe").split(" (")[0], speed) if speed and setup.parallel.gpus > 1 else None
 
 
 def _roof_row(roof: Roof) -> Row:
     return {
         "series": "roof", "name": roof.device.id, "compute": roof.compute, "flop_per_s": roof.peak,
         "memory_bytes_per_s": roof.device.memory_bandwidth, "ridge_intensity": roof.ridge,
-        "expected_flop_per_s": roof.reached, "expected_bytes_per_s": roof.reached_bandwidth,
+        "l2_ridge_intensity": roof.peak / roof.device.l2_bandwidth if roof.device.l2_bandwidth else None,
+        "expected_by": roof.basis, "expected_flop_per_s": roof.reached, "expected_bytes_per_s": roof.reached_bandwidth,
     }  # fmt: skip
 
 
@@ -231,7 +232,7 @@ def _paint_paths(axes: Axes, paths: list[Row]) -> None:
             axes.annotate("", b, a, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 1.3, "shrinkA": 0, "shrinkB": 0}, zorder=4)
 
 
-def _paint_ops(axes: Axes, rows: list[Row], totals: list[Row], taken: list[labels.Box]) -> None:
+def _paint_ops(axes: Axes, rows: list[Row], totals: list[Row], taken: list[labels.Box], keys: Keys) -> None:
     texts: list[labels.Label] = []
     wholes: list[labels.Label] = []
     for phase, (colour, marker) in style.PHASES.items():
@@ -250,17 +251,19 @@ def _paint_ops(axes: Axes, rows: list[Row], totals: list[Row], taken: list[label
         spot = (float(whole["intensity"]), float(whole["flop_per_s"]))
         axes.plot(*spot, marker="*", ms=13, mfc=colour, mec=style.PAPER, mew=0.8, ls="none", zorder=7, gid=f"step:{phase}")
         wholes.append(labels.Label(*spot, f"whole {phase}", 9.0, colour, 6.0))
-    legend = axes.legend(loc="lower right", borderaxespad=0.2)
+    handles, names = axes.get_legend_handles_labels()
+    handles, names = [*keys, *handles], [*keys.values(), *names]
+    legend = axes.legend(handles, names, loc="lower right", borderaxespad=0.2, fontsize=style.TINY + 0.5)
     legend.set_zorder(8)
     taken.append(_legend_box(axes, len(legend.get_texts()), max(len(t.get_text()) for t in legend.get_texts())))
-    labels.place(axes, wholes + labels.together(axes, texts), taken=taken, most=18)
+    labels.place(axes, wholes + labels.together(axes, texts), taken=taken, most=18, furthest=62)
 
 
 def _legend_box(axes: Axes, lines: int, longest: int) -> labels.Box:
     """Where a legend in the lower right corner lies, in points."""
     scale = 72.0 / axes.figure.dpi
     right, bottom = axes.transAxes.transform((1, 0)) * scale
-    return right - 40 - 0.55 * style.SMALL * longest, bottom, right, bottom + lines * style.SMALL * 1.5 + 8
+    return right - 40 - 0.55 * (style.TINY + 0.5) * longest, bottom, right, bottom + lines * (style.TINY + 0.5) * 1.5 + 8
 
 
 def _paint_measured(axes: Axes, measured: list[MeasuredGemm], device: Hardware) -> None:
@@ -269,5 +272,9 @@ def _paint_measured(axes: Axes, measured: list[MeasuredGemm], device: Hardware) 
         x = float(gemm.op.flops_each / gemm.op.bytes_each)
         predicted, seen = (float(gemm.op.flops_each) / s for s in (float(op_seconds(gemm.op, device)), gemm.seconds))
         axes.plot([x, x], [predicted, seen], color=style.GREEN, lw=1, zorder=5)
-        axes.plot(x, predicted, marker="o", mfc=style.PAPER, mec=style.GREEN, ls="none", zorder=5)
+        axes.plot(x, predicted, marker="o", mfc=style.PAPER, mec=style.GREEN, ls="none", zorder=5, gid="predicted")
         axes.plot(x, seen, marker="o", mfc=style.GREEN, mec=style.GREEN, ls="none", zorder=5, gid="measured")
+    if measured:
+        axes.plot(
+            [], [], marker="o", mfc=style.GREEN, mec=style.GREEN, color=style.GREEN, lw=1, label="measured, joined to hollow: expected"
+        )

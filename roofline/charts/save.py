@@ -7,6 +7,7 @@ import io
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,33 +80,50 @@ def table(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def save(chart: Chart, path: Path) -> list[Path]:
-    """Writes the figure and its CSV; returns both paths. Raises InputError for the suffix, RooflineError when it cannot write."""
+    """Writes the figure and its CSV; returns both paths.
+
+    Raises InputError for the suffix and where the CSV would replace the table that the figure was made of, RooflineError when it
+    cannot write.
+    """
     form = format_of(path)
     data = path.with_suffix(".csv")
+    table_read = chart.request.table
+    if table_read and table_read.resolve() == data.resolve():
+        raise InputError(f"{path}: the figure's data would replace {table_read}, which it is made of; give another name")
     write_all({path: image(chart, form), data: table(chart.rows)})
     return [path, data]
 
 
-def write_all(files: Mapping[Path, bytes]) -> None:
-    """Writes every file beside its place, then renames them all: an error before that leaves nothing behind.
+def write_all(files: Mapping[Path, bytes], folder: Path | None = None) -> None:
+    """Writes every file beside its place, then renames them all: an error or Ctrl-C before that leaves nothing behind.
 
-    Raises InputError for a folder, RooflineError for a place that cannot be written.
+    folder: made when it is missing, and removed again when the files cannot be written. Raises InputError for a folder where a
+    file should go, RooflineError for a place that cannot be written.
     """
     waiting: dict[Path, str] = {}
+    path, made = folder or next(iter(files)), False
     try:
+        if folder and not folder.is_dir():
+            folder.mkdir()
+            made = True
         for path, content in files.items():
             check_place(path)
             with tempfile.NamedTemporaryFile("wb", dir=path.resolve().parent, prefix=f".{path.name[:60]}.", delete=False) as file:
                 waiting[path] = file.name
                 file.write(content)
-            os.chmod(file.name, 0o666 & ~_umask())
+            os.chmod(file.name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         for path in files:
-            os.replace(waiting.pop(path), path.resolve())
+            os.replace(waiting[path], path.resolve())
+            del waiting[path]
+        made = False
     except OSError as error:
         raise RooflineError(f"{path}: cannot write: {error.strerror or error}") from None
     finally:
         for name in waiting.values():
             Path(name).unlink(missing_ok=True)
+        if folder and made:
+            with suppress(OSError):  # another run put its figures there
+                folder.rmdir()
 
 
 def _umask() -> int:

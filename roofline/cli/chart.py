@@ -65,6 +65,7 @@ def chart(
     if output is not None:
         format_of(output)
         check_place(output)
+        check_place(output.with_suffix(".csv"))
     elif not (as_json or as_csv):
         raise InputError(f"where to? add -o {kind}.pdf (or .png, .svg), or --csv or --json for the data alone")
     memory = {

@@ -47,7 +47,7 @@ def report(
     full: options.FullAttention = False,
     include: Annotated[
         list[Path] | None,
-        typer.Option("--include", metavar="JSON", help="What simulate, validate or loadtest found (their --json), as a section."),
+        typer.Option("--include", metavar="JSON", help="What plan, simulate, validate or loadtest found (their --json), as a section."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

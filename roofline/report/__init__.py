@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from roofline.charts.save import image, write_all
-from roofline.errors import InputError, RooflineError
+from roofline.errors import InputError
 from roofline.report.document import Document
 from roofline.report.results import read_result
 from roofline.report.story import tell
@@ -29,10 +29,10 @@ def write(document: Document, path: Path) -> list[Path]:
     Raises InputError for the suffix, RooflineError when it cannot write.
     """
     form = format_of(path)
-    if form == "md":
+    folder = path.with_name(f"{path.stem}-figures") if form == "md" else None
+    if folder:
         from roofline.report.markdown import markdown
 
-        folder = _folder(path.with_name(f"{path.stem}-figures"))
         files = {folder / f"{chart.kind}.svg": image(chart, "svg") for chart in document.charts}
         files[path] = markdown(document, PurePosixPath(folder.name))
     elif form == "html":
@@ -43,17 +43,8 @@ def write(document: Document, path: Path) -> list[Path]:
         from roofline.report.pdf import pdf
 
         files = {path: pdf(document)}
-    write_all(files)
+    write_all(files, folder)
     return list(files)
-
-
-def _folder(path: Path) -> Path:
-    """The folder of the figures, made when it is missing."""
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RooflineError(f"{path}: cannot make this folder for the figures: {error.strerror or error}") from None
-    return path
 
 
 __all__ = ["FORMATS", "Document", "format_of", "read_result", "tell", "write"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
+from urllib.parse import quote
 
 from roofline.report.document import Block, Document, Facts, Grid, Picture, Text
 
@@ -25,7 +26,7 @@ def _block(block: Block, figures: PurePosixPath) -> str:
     if isinstance(block, Grid):
         return _table(block)
     if isinstance(block, Picture):
-        path = str(figures / f"{block.chart.kind}.svg").replace(" ", "%20")
+        path = quote(str(figures / f"{block.chart.kind}.svg"))
         return f"![{_escaped(block.chart.title)}]({path})"
     return f"```\n{block.text}\n```"
 

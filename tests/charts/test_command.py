@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roofline.charts import KINDS
+from roofline.charts.save import write_all
+from roofline.errors import InputError, RooflineError
 from tests.cli.conftest import Cli, process
 
 CONFIG = {
@@ -98,6 +103,53 @@ def test_a_failure_between_the_two_files_leaves_the_old_ones(cli: Cli, tmp_path:
     assert done.code == 2
     assert (tmp_path / "x.svg").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.svg"]
+
+
+def test_the_data_never_replaces_the_table_that_the_figure_is_made_of(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("op,seconds,expected_s\ngemm,1e-3,1.1e-3\n")
+    done = cli("chart", "error", "--table", table, "-o", tmp_path / "mine.svg")
+    assert done.code == 2
+    assert "would replace" in done.err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["op,seconds,expected_s\ngemm,1e-3,1.1e-3\n"]
+
+
+@pytest.mark.parametrize("stop", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_full_disk_or_ctrl_c_while_writing_leaves_nothing(
+    stop: BaseException, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third file cannot be written whole, then the second, then the first: neither files nor the folder made for them stay."""
+    writes = iter(range(after + 1))
+    make = tempfile.NamedTemporaryFile
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        file = make(*arguments, **options)
+        if next(writes) == after:
+            file.write(b"half")
+            monkeypatch.setattr(file, "write", lambda content: (_ for _ in ()).throw(stop))
+        return file
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", failing)
+    folder = tmp_path / "figures"
+    with pytest.raises((RooflineError, KeyboardInterrupt)):
+        write_all({folder / "a.svg": b"a", folder / "b.svg": b"b", tmp_path / "c.md": b"c"}, folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        write_all({folder / "a.svg": b"a", tmp_path: b"c"}, folder)
+    assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_a_file_keeps_the_permissions_that_it_had(tmp_path: Path) -> None:
+    (tmp_path / "a.svg").write_text("old")
+    (tmp_path / "a.svg").chmod(0o600)
+    write_all({tmp_path / "a.svg": b"new"})
+    assert ((tmp_path / "a.svg").read_bytes(), (tmp_path / "a.svg").stat().st_mode & 0o777) == (b"new", 0o600)
 
 
 def test_no_home_no_cache_no_display_and_the_same_bytes_in_another_process(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from roofline.charts import style
-from roofline.charts.labels import Label, box_of, place, together
+from roofline.charts.labels import Label, box_of, place, spread, together
 
 
 def _axes() -> Axes:
@@ -90,3 +90,16 @@ def test_log_axes_of_counts_have_ticks_inside(low: float, ratio: float) -> None:
     axes = _axes()
     style.log_counts(axes.xaxis, low, low * ratio)
     assert len(axes.xaxis.get_majorticklocs()) <= 9
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.floats(5, 30)), max_size=6))
+def test_stacked_boxes_lie_apart_and_below_the_top(boxes: list[tuple[float, float]]) -> None:
+    boxes.sort()
+    heights = [height for _, height in boxes]
+    found = spread([centre for centre, _ in boxes], heights, 0, 300)
+    assert all(b - a >= (h + i) / 2 - 1e-6 for a, b, h, i in zip(found, found[1:], heights, heights[1:], strict=False))
+    assert all(height / 2 - 1e-6 <= centre <= 300 - height / 2 + 1e-6 for centre, height in zip(found, heights, strict=True))
+
+
+def test_boxes_with_room_stay_where_they_are() -> None:
+    assert spread([20, 100], [10, 10], 0, 300) == [20, 100]

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from roofline.charts import build
-from roofline.charts.save import save
+from roofline.charts.save import image, save
 from roofline.ledger import Parallel
+from roofline.profiles.catalog import load_hardware
 from tests.charts.conftest import CASES, Ask
 from tests.cli.conftest import process
 
@@ -101,6 +102,77 @@ def test_ridges_are_peak_over_bandwidth(drawn: tuple[str, list[dict[str, str]], 
         assert float(row["ridge_intensity"]) == pytest.approx(peak / bandwidth, rel=1e-12)
         label = f"ridge {float(f'{peak / bandwidth:.3g}'):g} FLOP/B"
         assert any(label in text for text in words), (label, words)
+
+
+@pytest.mark.parametrize(
+    ("case", "tp", "levels"),
+    [("llama-2-7b on A100", 1, {"memory", "L2"}), ("llama-3.1-70b tp 4 on H100", 4, {"memory", "L2", "link"}),
+     ("llama-3.1-8b in 4 bits on RTX 4090", 1, {"memory", "L2"})],
+)  # fmt: skip
+def test_slopes_are_those_of_the_profile(case: str, tp: int, levels: set[str], ask: Ask, tmp_path: Path) -> None:
+    """Memory, L2 and (with several GPUs) link: numbers, kinds and sources of the YAML; the drawn line has that slope."""
+    picture, data = save(build("roofline", ask(case, table=None)), tmp_path / "figure.svg")
+    rows = list(csv.DictReader(data.read_text().splitlines()))
+    device = CASES[case]["device"]
+    facts = profile(device)
+    found = {row["level"]: row for row in rows if row["series"] == "slope"}
+    assert set(found) == levels
+    for level, key in {"memory": "memory_bandwidth", "L2": "l2_bandwidth", "link": "link_bandwidth"}.items():
+        if level in found:
+            assert float(found[level]["slope_bytes_per_s"]) == pytest.approx(si(facts[key]["value"]), rel=1e-12)
+            assert (found[level]["kind"], found[level]["source"]) == (facts[key]["kind"], facts[key]["source"])
+    for row in rows:
+        if row["series"] == "roof":
+            ratio = float(row["flop_per_s"]) / si(facts["l2_bandwidth"]["value"])
+            assert float(row["l2_ridge_intensity"]) == pytest.approx(ratio, rel=1e-12)
+    root = ET.parse(picture).getroot()  # noqa: S314  our own file
+    roof = next(row for row in rows if row["series"] == "roof")
+    step = next(row for row in rows if row["series"] == "step" and row["phase"] == "decode")
+    (xa, ya), (xb, yb) = centres(root, f"ridge:{device}:{roof['compute']}")[0], centres(root, "step:decode")[0]
+    (ia, ra), (ib, rb) = ((math.log(float(p["intensity"] or p["ridge_intensity"])), math.log(float(p["flop_per_s"]))) for p in (roof, step))
+    for level in levels - {"memory"}:
+        x, y = line(root, f"slope:{device}:{level}")[0]
+        intensity, rate = (math.exp(a + (at - o) / (p - o) * (b - a)) for a, b, o, p, at in ((ia, ib, xa, xb, x), (ra, rb, ya, yb, y)))
+        assert rate / intensity == pytest.approx(float(found[level]["slope_bytes_per_s"]), rel=0.02)
+
+
+def test_an_unknown_l2_is_no_slope_and_said(ask: Ask) -> None:
+    chart = build("roofline", ask("llama-2-7b on A100", table=None, devices=(load_hardware("b200-sxm"),)))
+    assert {row["level"] for row in chart.rows if row["series"] == "slope"} == {"memory"}
+    assert {row["l2_ridge_intensity"] for row in chart.rows} == {None}
+    assert any("L2 rate not known of B200" in line for line in chart.footer)
+    known = build("roofline", ask("llama-2-7b on A100", table=None))
+    assert not any("not known" in line for line in known.footer)
+
+
+def test_measured_products_of_records_are_joined_to_their_predictions(ask: Ask, tmp_path: Path) -> None:
+    """A records file as `bench` writes it: medians as filled marks; sentinels, other ops and other devices are passed over."""
+    path = tmp_path / "bench.jsonl"
+    common = {"kind": "measurement", "device": "a100-sxm-80gb", "dtype": "bf16", "method": "m", "environment": "e"}
+    records = [
+        {"kind": "environment", "id": "e"},
+        common | {"op": "gemm", "shape": {"m": 512, "n": 4096, "k": 4096}, "samples_s": [9.0], "notes": {"case": "a"}},
+        common | {"op": "gemm", "shape": {"m": 512, "n": 4096, "k": 4096}, "samples_s": [1e-4, 9e-5, 5e-4], "notes": {"case": "a"}},
+        common | {"op": "gemv", "shape": {"m": 1, "n": 4096, "k": 4096}, "samples_s": [2e-5], "notes": {"case": ["b"]}},
+        common | {"op": "gemm", "shape": {"m": 7, "n": 7, "k": 7}, "samples_s": [1.0], "notes": {"case": ["s"], "sentinel": True}},
+        common | {"op": "stream", "shape": {"level": "memory"}, "samples_s": [1.0], "notes": {"case": "c"}},
+        common | {"op": "gemm", "shape": {"m": 1, "n": 1, "k": 1}, "samples_s": [1.0], "device": "another", "notes": {"case": "d"}},
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + '{"kind": "measu')
+    chart = build("roofline", ask("llama-2-7b on A100", table=path))
+    found = {row["name"]: row for row in chart.rows if row["series"] == "measured"}
+    assert {name: row["measured_s"] for name, row in found.items()} == {"512×4096×4096": 1e-4, "1×4096×4096": 2e-5}
+    assert found["512×4096×4096"]["measured_flop_per_s"] == pytest.approx(2 * 512 * 4096 * 4096 / 1e-4)
+    root = ET.fromstring(image(chart, "svg"))  # noqa: S314  our own file
+    marks = {gid: [node for node in root.iter(f"{SVG}g") if node.get("id") == gid] for gid in ("measured", "predicted")}
+    assert [len(nodes) for nodes in marks.values()] == [2, 2]
+
+
+def line(root: ET.Element, gid: str) -> list[tuple[float, float]]:
+    """The corners of a drawn line, in the drawing's units."""
+    group = next(node for node in root.iter(f"{SVG}g") if node.get("id") == gid)
+    numbers = [float(n) for n in re.findall(r"-?\d+\.?\d*", next(group.iter(f"{SVG}path")).get("d", ""))]
+    return list(zip(numbers[0::2], numbers[1::2], strict=True))
 
 
 def centres(root: ET.Element, gid: str) -> list[tuple[float, float]]:

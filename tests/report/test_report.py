@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from roofline.charts import Request
+from roofline.errors import RecordError
 from roofline.ledger import Parallel
 from roofline.planning.load import Load
 from roofline.planning.plan import make_plan
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.report import Document, tell, write
-from roofline.report.document import Cell, Facts, Grid
+from roofline.report.document import Cell, Facts, Grid, Text
 from roofline.report.html import html
 from roofline.report.markdown import markdown
 from roofline.report.pdf import pdf
@@ -221,6 +226,13 @@ def test_markdown_names_files_that_are_there(document: Document, tmp_path: Path)
         assert len(counts) == 1, block
 
 
+def test_markdown_finds_its_figures_beside_a_name_of_any_kind(document: Document, tmp_path: Path) -> None:
+    write(document, tmp_path / "a|b (c) #1 ü.md")
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (tmp_path / "a|b (c) #1 ü.md").read_text())
+    assert len(pictures) == len(document.charts)
+    assert all(not re.search(r"[|()# ]", name) and (tmp_path / unquote(name)).is_file() for name in pictures)
+
+
 def test_markdown_escapes(request_: Request) -> None:
     model = request_.the_model.model_copy(update={"name": "a|b*c_d`e<f"})
     from pathlib import PurePosixPath
@@ -264,6 +276,86 @@ def test_what_it_refuses(arguments: list[str], says: str, cli: Cli, tmp_path: Pa
     assert done.code in (1, 2)
     assert says in done.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+STEP = {"bound": 0.004, "expected": 0.006, "low": 0.005, "high": 0.008}
+PLAN = {
+    "command": "plan", "inputs": {"model": "llama-2-7b", "hardware": "h100-sxm"}, "fits": True, "meets_load": False,
+    "model": {"name": "llama-2-7b"}, "hardware": {"name": "H100 SXM5 80GB", "gpus": 1}, "largest_batch": 105, "knee_batch": 24,
+    "memory": {"kv_bytes_total": 60 * 2**30, "kv_tokens": 121008}, "limits": [{"name": "kv", "text": "KV memory: 105 sequences"}],
+    "curve": [{"batch": 16, "tpot_s": STEP, "output_tokens_per_s": 2000.0, "fits": True}],
+}  # fmt: skip
+TABLE_VALIDATION = {
+    "command": "validate", "inputs": {"measurements": "there/kernels.csv"}, "verdict": "FAIL", "violations": [], "warnings": ["87 rows"],
+    "groups": [{"op": "gemm", "verdict": "FAIL", "rows": 60, "median_error": 0.49, "coverage": 0.183}],
+}  # fmt: skip
+LOAD_VALIDATION = {
+    "command": "validate", "inputs": {"loadtest": "load.json"}, "verdict": "PASS", "trustworthy": False, "groups": [],
+    "rows": [
+        {"stage": "4 req/s", "metric": "ttft_s", "statistic": "p50", "measured": 0.021, "expected": 0.02, "verdict": "PASS"},
+        {"stage": "4 req/s", "metric": "output_tokens_per_s", "statistic": "", "measured": 256.0, "expected": 260.0, "verdict": "PASS"},
+    ],
+}  # fmt: skip
+
+
+def _words(result: dict[str, object]) -> str:
+    """All that a section says."""
+    (section,) = result_sections([result])
+    said = [section.title]
+    for block in section.blocks:
+        if isinstance(block, Facts):
+            said += [f"{name} {value}" for name, value in block.pairs]
+        elif isinstance(block, Grid):
+            said += [*block.columns, *(cell.text for row in block.rows for cell in row)]
+        elif isinstance(block, Text):
+            said += block.lines
+    return " | ".join(said)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        (PLAN, ["Plan: llama-2-7b on h100-sxm", "meets its load no", "60.0 GiB", "6.00 ms", "2.00 ktok/s", "KV memory: 105 sequences."]),
+        (SIMULATION, ["Simulation |", "requests 300", "duration 31.5 s", "2.35 ktok/s", "900 ms"]),
+        (
+            SIMULATION | {"inputs": {"model": "m", "hardware": "h"}, "goodput": {"levels_s": {"ttft": 0.5}, "share": 0.94},
+                          "max_rate": {"requests_per_s": 7.64}, "waited_for": "prefill"},
+            ["Simulation: m on h", "94.0 % of the requests within ttft 500 ms", "highest rate 7.64 requests/s", "waited for prefill"],
+        ),
+        (VALIDATION, ["verdict PASS", "gemm", "1.10 ms"]),
+        (TABLE_VALIDATION, ["(kernels.csv)", "87 rows.", "49.0 %", "18.3 %"]),
+        (LOAD_VALIDATION, ["(load.json)", "cannot be trusted", "4 req/s: TTFT p50", "21.0 ms", "4 req/s: output", "256 tok/s"]),
+        (LOAD_TEST, ["1 streams", "99.0 tok/s", "16.3 streams"]),
+    ],
+)  # fmt: skip
+def test_a_section_says_what_its_command_found(result: dict[str, object], says: list[str]) -> None:
+    words = _words(result)
+    assert [phrase for phrase in says if phrase not in words] == [], words
+
+
+@pytest.mark.parametrize(
+    "result",
+    [PLAN | {"curve": [{}]}, SIMULATION | {"goodput": {"levels_s": {"ttft": "soon"}}}, LOAD_TEST | {"knee": {"concurrency": "few"}}],
+)
+def test_a_document_of_another_shape_is_refused(result: dict[str, object]) -> None:
+    with pytest.raises(RecordError, match="--json"):
+        result_sections([result])
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="no limits on file sizes here")
+@pytest.mark.parametrize("suffix", ["pdf", "html", "md"])
+def test_a_disk_that_takes_only_the_beginning_leaves_nothing(suffix: str, tmp_path: Path) -> None:
+    """Files may grow to 20 kB: less than any form of the report or most of its figures."""
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from roofline.cli.main import run; run()"
+    words = ["report", "llama-2-7b", "-H", "a100-sxm-80gb", "-o", f"x.{suffix}"]
+    checkout = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "cannot write" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
