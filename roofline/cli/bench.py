@@ -173,11 +173,9 @@ def _plan(cases: list[Case], worlds: list[int], here: Device, budget_s: float, p
     from microbench.sweep import ROUNDS
 
     visit = units.format(budget_s / (ROUNDS * (len(cases) + 2) + 1), "time")
-    ranks = f", collectives of {' and '.join(map(str, worlds))} ranks" if worlds else ""
-    return (
-        f"{here.id}: {len(cases)} cases{ranks} in {units.format(budget_s, 'time')}, {ROUNDS} visits each of about {visit}, "
-        f"order of seed {seed}; records in {path}"
-    )
+    parts = [f"{len(cases)} cases, {ROUNDS} visits each of about {visit}, order of seed {seed}"] if cases else []
+    parts += [f"collectives of {' and '.join(map(str, worlds))} ranks"] if worlds else []
+    return f"{here.id}: {'; '.join(parts)}; {units.format(budget_s, 'time')} in all, records in {path}"
 
 
 def _sweep(here: Device, cases: list[Case], worlds: list[int], path: Path, end: float, seed: int) -> Outcome:
