@@ -148,3 +148,13 @@ def test_calibrate_refuses_and_warns(cli: Cli, tmp_path: Path) -> None:
     for words in ("5 rows without a time above zero", "2 rows were left out: unknown GEMM dtype 'fp7'", "1 rows were left out: m: must be"):
         assert words in " ".join(done.out.split())
     assert not list(tmp_path.glob(".h.yaml*"))
+
+
+@pytest.mark.parametrize("command", [("predict",), ("score",), ("calibrate", "-H", "h100-sxm")])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(cli: Cli, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "o.csv").mkdir()
+    for target, words in ((tmp_path / "none" / "o.csv", "there is no folder"), (tmp_path / "o.csv", "is a folder")):
+        done = cli(command[0], tmp_path / "no such table.csv", *command[1:], "-o", target)
+        assert (done.code, done.out) == (2, "")
+        assert words in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["o.csv"]
