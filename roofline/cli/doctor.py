@@ -26,7 +26,7 @@ app = new_app()
 PACKAGES: dict[str, tuple[str, ...]] = {
     "": ("numpy", "pandas", "matplotlib", "typer", "rich", "pyyaml", "pydantic", "scipy", "jinja2"),
     "gpu": ("torch", "safetensors", "nvidia-ml-py"),
-    "serve": ("aiohttp", "prometheus-client"),
+    "serve": ("aiohttp", "prometheus-client", "tokenizers"),
     "hub": ("huggingface-hub", "tokenizers"),
     "gguf": ("gguf",),
     "silicon": ("aiconfigurator-core", "pyarrow"),
@@ -37,7 +37,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Need:
-    """A command, or a part of one, that needs packages of an extra."""
+    """A command, or a part of one, that needs packages of an extra, or of several with a comma between."""
 
     what: str
     extra: str
@@ -46,16 +46,17 @@ class Need:
 
 NEEDS = (
     Need("bench, validate, engine", "gpu", ("torch",)),
-    Need("engine with the weights of a checkpoint", "gpu", ("safetensors",)),
-    Need("-H auto, hardware detect: NVIDIA GPUs without torch", "gpu", ("nvidia-ml-py",)),
+    Need("engine: weights of a checkpoint", "gpu", ("safetensors",)),
+    Need("serve", "gpu,serve", ("torch", "aiohttp", "prometheus-client")),
+    Need("-H auto: NVIDIA GPUs without torch", "gpu", ("nvidia-ml-py",)),
     Need("hf:OWNER/NAME as MODEL", "hub", ("huggingface-hub",)),
     Need("loadtest --tokenizer", "hub", ("tokenizers",)),
-    Need("predict, score, calibrate: tables in parquet", "parquet", ("pyarrow",)),
-    Need("predict, score, calibrate: silicon, the public tables", "silicon", ("aiconfigurator-core", "pyarrow")),
+    Need("tables in parquet", "parquet", ("pyarrow",)),
+    Need("tables named silicon (public kernels)", "silicon", ("aiconfigurator-core", "pyarrow")),
     Need("sweep on several processes", "sweep", ("joblib",)),
 )
 
-READY = (Column("what", "command"), Column("state", "state"))
+READY = (Column("what", "command"), Column("state", "state"), Column("lacks", "lacks", drop=1))
 
 
 @app.command()
@@ -107,7 +108,8 @@ def readiness(need: Need) -> dict[str, Any]:
         "what": need.what,
         "extra": need.extra,
         "missing": missing,
-        "state": f"needs {', '.join(missing)}" if missing else "ready",
+        "state": "missing" if missing else "ready",
+        "lacks": ", ".join(missing),
         "install": f"pip install 'roofline[{need.extra}]'" if missing else None,
     }
 

@@ -28,7 +28,8 @@ def _names(requirements: list[str]) -> tuple[str, ...]:
 def test_the_packages_are_those_of_the_project() -> None:
     wanted = {"": _names(CORE)} | {extra: _names(texts) for extra, texts in EXTRAS.items() if extra not in ("test", "docs", "fuzz")}
     assert {extra: sorted(names) for extra, names in doctor.PACKAGES.items()} == {e: sorted(n) for e, n in wanted.items()}
-    assert all(set(need.packages) <= set(wanted[need.extra]) for need in doctor.NEEDS)
+    for need in doctor.NEEDS:
+        assert set(need.packages) <= {name for extra in need.extra.split(",") for name in wanted[extra]}
 
 
 def test_what_is_there_is_ready(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +53,7 @@ def test_what_is_missing_has_its_line(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     assert done.json["machine"]["torch_build"] is None
     page = cli("doctor").out
     assert page.count("pip install 'roofline[gpu]'") == 1
-    assert "needs aiconfigurator-core, pyarrow" in page
+    assert "missing  aiconfigurator-core, pyarrow" in page
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,8 @@ BLOCKED = [
     ("torch", "gpu", ["validate", "tiny-llama-15m", "--device", "cpu", "--budget", "30s"]),
     ("torch", "gpu", ["engine", "tiny-llama-15m", "--num-requests", "1"]),
     ("safetensors", "gpu", ["engine", "{tmp}/checkpoint", "--num-requests", "1", "--input-len", "4", "--output-len", "2"]),
+    ("torch", "gpu,serve", ["serve", "tiny-llama-15m"]),
+    ("aiohttp", "serve", ["serve", "tiny-llama-15m", "--random-weights"]),
     ("huggingface_hub", "hub", ["kv", "hf:nobody/nothing"]),
     ("tokenizers", "hub", ["loadtest", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "{tmp}"]),
     ("pyarrow", "parquet", ["predict", "{tmp}/t.parquet"]),
@@ -126,4 +129,4 @@ def test_a_missing_package_ends_with_the_line_that_installs_it(
 
 
 def test_every_need_is_tried() -> None:
-    assert {extra for _, extra, _ in BLOCKED} == {need.extra for need in doctor.NEEDS}
+    assert {extra for _, extra, _ in BLOCKED} >= {need.extra for need in doctor.NEEDS}
