@@ -28,10 +28,9 @@ def is_cold(kind: str, cache_bytes: float, set_bytes: float, sets: int) -> bool:
 class Arena:
     """Random normal numbers in one allocation, handed out as views that walk through it and around again.
 
-    One draw for all cases and types: filling gigabytes afresh for each would take longer than timing them. Never zeros: a device
-    draws less power on them and clocks higher. What is drawn are bfloat16 numbers. fp32 and fp16 views of their bits are finite
-    numbers around one as well (two of them make an fp32 whose upper half decides), int8 views are their bytes; fp8 needs an arena
-    of its own, in which the draw is of that type.
+    One draw for all cases: filling gigabytes afresh for each would take longer than timing them. Never zeros: a device draws less
+    power on them and clocks higher. An arena of bfloat16 numbers serves other types too: fp32 and fp16 views of the bits are finite
+    numbers around one (two make an fp32 whose upper half decides), int8 views are the bytes. fp8 views could be NaN.
     """
 
     device: str
@@ -62,8 +61,8 @@ class Arena:
         """Random numbers up to `end`: what no case takes is never touched."""
         begun, block = time.perf_counter(), min(BLOCK, data.numel())
         if not self._filled and end:
-            generator = torch.Generator(self.device).manual_seed(self.seed)
-            data[:block] = torch.randn(block, generator=generator, device=self.device).to(self.drawn)
+            numbers = torch.randn(block, generator=torch.Generator(self.device).manual_seed(self.seed), device=self.device)
+            data[:block] = (numbers if self.drawn.is_floating_point else 32 * numbers).to(self.drawn)
             self._filled = block
         while self._filled < end:
             more = min(block, data.numel() - self._filled)

@@ -54,12 +54,15 @@ class Device:
     profile: Hardware | None = None
     threads: int = 1
     cpu_time: bool = False
-    _arenas: dict[str, Arena] = field(default_factory=dict, repr=False)
+    _arenas: dict[tuple[str, torch.dtype], Arena] = field(default_factory=dict, repr=False)
 
     def take(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        """Random operands that do not come back before the caches have been passed (see Arena)."""
-        own = dtype.is_floating_point and dtype.itemsize == 1
-        return self._arena("fp8 operands" if own else "operands", dtype if own else torch.bfloat16).take(dtype, *shape)
+        """Random operands that do not come back before the caches have been passed (see Arena).
+
+        A CPU's types share an arena: it takes gigabytes to pass its caches, and fresh memory is slow to come.
+        """
+        shared = self.kind == "cpu" and dtype != DTYPES["fp8"]
+        return self._arena("operands", torch.bfloat16 if shared else dtype).take(dtype, *shape)
 
     def output(self, dtype: torch.dtype, *shape: int) -> torch.Tensor:
         """Memory to write results into, apart from the operands, which stay random. Its pages exist: the first touch of fresh
@@ -67,16 +70,16 @@ class Device:
         return self._arena("results", torch.bfloat16).take(dtype, *shape)
 
     def _arena(self, use: str, drawn: torch.dtype) -> Arena:
-        if use not in self._arenas:
+        if (use, drawn) not in self._arenas:
             cold = min((FACTOR[self.kind] + 0.5) * self.cache_bytes, MEMORY_SHARE * self.free_bytes())
-            self._arenas[use] = Arena(self.kind, int(cold), drawn)
-        return self._arenas[use]
+            self._arenas[use, drawn] = Arena(self.kind, int(cold), drawn)
+        return self._arenas[use, drawn]
 
     def filling_s(self) -> float:
         """About how long the operands of a cold case take to be filled: what is not there yet, at the pace so far."""
         done = sum(arena.filled_bytes for arena in self._arenas.values())
         pace = sum(arena.filling_s for arena in self._arenas.values()) / done if done > FIRST_FILL else SLOW_FILL
-        there = self._arenas["operands"].filled_bytes if "operands" in self._arenas else 0
+        there = max((arena.filled_bytes for (use, _), arena in self._arenas.items() if use == "operands"), default=0)
         return max(FACTOR[self.kind] * self.cache_bytes - there, 0.0) * pace
 
     def release(self) -> None:

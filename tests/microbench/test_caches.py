@@ -63,6 +63,15 @@ def test_operands_of_every_type_stay_random_whatever_is_written(device: Device) 
     assert first != device.output(torch.float32, 64).data_ptr()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float8_e4m3fn, torch.int8])
+def test_an_arena_of_one_type_is_drawn_in_that_type(dtype: torch.dtype) -> None:
+    values = Arena("cpu", size=2**16, drawn=dtype).take(dtype, 2**14).float()
+    scale = 32.0 if dtype == torch.int8 else 1.0
+    assert values.std() == pytest.approx(scale, rel=0.05)
+    assert values.mean() == pytest.approx(0.0, abs=0.05 * scale)
+    assert (values == 0).float().mean() < 0.05
+
+
 def test_arena_walks_around_and_grows() -> None:
     arena = Arena("cpu", size=4096)
     first = arena.take(torch.float32, 600).data_ptr()
