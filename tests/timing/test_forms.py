@@ -145,3 +145,15 @@ def test_unknown_words_are_named() -> None:
         form("gemmm")
     with pytest.raises(InputError, match="unknown GEMM dtype 'fp7'"):
         FORMS["gemm"].bound(arrays("gemm"), Key("vllm", "fp7"), SPEC, True)
+
+
+def test_triton_multiplies_heads_of_the_next_power_of_two() -> None:
+    kind, c = FORMS["prefill_attention"], {**defaults("prefill_attention"), "p": 12.0}
+    wide = {name: arrays("prefill_attention", head_dim=name, new_tokens=32768) for name in (192, 256)}
+    padded, plain = (Key("vllm", "bf16", kernel, "bf16") for kernel in ("vllm_triton_attn", "fa3"))
+
+    def ratio(key: Key) -> float:
+        return float(kind.seconds(wide[192], key, SPEC, c, True)[0] / kind.seconds(wide[256], key, SPEC, c, True)[0])
+
+    assert ratio(padded) > 0.98  # queries, keys and values are still those of 192
+    assert ratio(plain) < 0.8

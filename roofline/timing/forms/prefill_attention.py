@@ -9,6 +9,7 @@ from roofline.errors import InputError
 from roofline.timing.forms.base import Array, Constant, Constants, DeviceSpec, Form, Grid, Key, Shape, Table, bands_of, beyond_cache, pnorm
 from roofline.timing.forms.decode_attention import impossible, kv_bytes
 
+_PADDED = ("vllm_triton_attn",)  # multiplies heads of the next power of two (HEAD_SIZE_PADDED in vLLM's unified attention)
 _COMPUTE = ("bf16", "fp16", "fp32", "fp8")
 
 
@@ -57,10 +58,11 @@ def seconds(shape: Shape, key: Key, spec: DeviceSpec, c: Constants, hot: bool = 
     area = skipped * pairs(new, past, window) + (1.0 - skipped) * pairs(new, past, np.zeros_like(new)) + new * c["T"] / 2.0
     longest = np.minimum(skipped * seen + (1.0 - skipped) * (new + past) + c["T"], new + past + c["T"] / 2.0)
     work = batch * heads * area / sm + c["tail"] * 128.0 * longest
+    width = 2.0 ** np.ceil(np.log2(d)) if key.kernel in _PADDED else d
     instances = np.log([c["d64"], 1.0, c["d256"], c["d512"]])  # each head_dim is a kernel of its own; others lie between
-    instance = np.exp(np.interp(np.log2(d), (6.0, 7.0, 8.0, 9.0), instances))
+    instance = np.exp(np.interp(np.log2(width), (6.0, 7.0, 8.0, 9.0), instances))
     peak = spec.peak("fp8" if key.dtype == "fp8" else "bf16")
-    per_pair = 4.0 * d / (c["ec"] * peak / sm) + 1.0 / (c["e"] * spec.exponent_rate * spec.clock_hz)
+    per_pair = 4.0 * width / (c["ec"] * peak / sm) + 1.0 / (c["e"] * spec.exponent_rate * spec.clock_hz)
     compute = work * per_pair * instance + c["tc_us"] * 1e-6 * np.maximum(1.0, batch * heads * new / 128.0 / sm)
     passes = batch * new * d * (c["cq"] * 4.0 * heads + c["ckv"] * kv_heads * (4.0 + 2.0 * size)) / bw
     memory = batch * d * (4.0 * new * heads + 2.0 * size * (new + past) * kv_heads) / (0.8 * bw)
