@@ -78,7 +78,7 @@ def assemble(folder: Path) -> Validation:
     kernels, steps = ([m for m in measurements if (m.op == "engine_step") == wanted] for wanted in (False, True))
     moved = {"kernels": passes.drift(kernels), "steps": passes.drift(steps)}
     hardware = Hardware.model_validate(run["hardware"]) if run["hardware"] else None
-    seen = health.facts(kernels, environment, run["cores_present"], max(moved.values()), run["untrustworthy"])
+    seen = health.facts(passes.middle(kernels), environment, run["cores_present"], max(moved.values()), run["untrustworthy"])
     rows = _rows(folder, run, measurements, moved, requests)
     findings = health.diagnose(seen, hardware)
     simulated = [row for _, row in read_jsonl(folder / statements.PREDICTIONS) if row["kind"] == "simulated"]
@@ -89,6 +89,7 @@ def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, An
     environment: Environment | None = None
     measurements: list[Measurement] = []
     requests: list[dict[str, Any]] = []
+    noisy: list[int] = []
     for line, row in read_jsonl(path, skip_cut_lines=True):
         if row["kind"] == "environment" and environment is None:
             environment = Environment(**{key: value for key, value in row.items() if key not in ("kind", "id", "seed")})
@@ -96,9 +97,11 @@ def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, An
             measurements.append(Measurement.from_json(row, f"{path}:{line}"))
         elif row["kind"] == "request":
             requests.append(row)
+        elif row["kind"] == "served" and passes.disturbed(row.get("others")):
+            noisy.append(int(row["repeat"]))
     if environment is None:
         raise RecordError(f"{path}:1: no environment record: these are not the measurements of a validation")
-    return environment, measurements, requests
+    return environment, measurements, [row for row in requests if row.get("repeat", 0) not in noisy] or requests
 
 
 def _rows(

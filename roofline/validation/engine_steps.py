@@ -77,38 +77,46 @@ class Bench:
     ) -> dict[Step, float]:
         """Medians of each step in seconds; rounds over all steps in random order until ROUNDS or the deadline (time.perf_counter).
 
-        The first round warms up and is not counted. A record each. sentinel: a step that every stage measures, place: which stage
-        this is: the records of the sentinel tell how much the machine changed in between.
+        The first round warms up and is not counted. Rounds that others disturbed stand apart in the record if there are calm ones.
+        A record each. sentinel: a step that every stage measures, place: which stage this is: the records of the sentinel tell how
+        much the machine changed in between.
         """
-        before, began = passes.busy(), time.perf_counter()
         order = list(dict.fromkeys([*steps, sentinel]))
-        samples: dict[Step, list[float]] = {step: [] for step in order}
+        rounds: list[tuple[float | None, dict[Step, float]]] = []
         shuffled = random.Random(seed)  # noqa: S311  an order, not a secret
         for number in range(ROUNDS + 1):
             shuffled.shuffle(order)
+            before, began = passes.busy(), time.perf_counter()
+            times: dict[Step, float] = {}
             for step in order:
                 if number > LEAST_ROUNDS and time.perf_counter() > deadline:
                     break
-                seconds = self.once(step)
-                if number:
-                    samples[step].append(seconds)
+                times[step] = self.once(step)
+            if not times:
+                break
+            if number:
+                rounds.append((passes.others(before, passes.busy(), time.perf_counter() - began), times))
         found = {}
-        share = passes.others(before, passes.busy(), time.perf_counter() - began)
-        for step, times in samples.items():
-            m = self._record(step, times, device, place if step == sentinel else "", share)
+        for step in order:
+            m = self._record(step, rounds, device, place if step == sentinel else "")
             writer.write(m.to_json())
             found[step] = m.median_s
         writer.flush()
         return found
 
-    def _record(self, step: Step, times: Sequence[float], device: Device, sentinel: str, others: float | None) -> Measurement:
+    def _record(self, step: Step, rounds: Sequence[tuple[float | None, dict[Step, float]]], device: Device, sentinel: str) -> Measurement:
         shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
         shape |= {"prompts": "+".join(map(str, step.prompts))} if step.prompts else {}
         method = f"{METHOD}, {'process CPU time' if self.cpu_time else 'perf_counter'}"
+        mine = [(share, times[step]) for share, times in rounds if step in times]
+        calm = [each for each in mine if not passes.disturbed(each[0])]
+        kept = calm if len(calm) >= LEAST_ROUNDS else mine
+        shares = [share for share, _ in kept if share is not None]
         notes: dict[str, Any] = {"case": step.id} | ({"sentinel": sentinel} if sentinel else {})
-        notes |= {} if others is None else {"others": round(others, 3)}
-        environment = device.environment().id
-        return Measurement("engine_step", shape, device.id, self.dtype, tuple(times), method, environment, cold=True, notes=notes)
+        notes |= {"others": round(sum(shares) / len(shares), 3)} if shares else {}
+        notes |= {"disturbed_s": [each[1] for each in mine if each not in kept]} if kept is not mine else {}
+        samples = tuple(seconds for _, seconds in kept)
+        return Measurement("engine_step", shape, device.id, self.dtype, samples, method, device.environment().id, cold=True, notes=notes)
 
     def serve(self, workload: Workload, scheduler: VllmScheduler) -> Run:
         """The workload on the engine, in counted seconds."""

@@ -1,4 +1,7 @@
-"""The same shapes several times over a stage, and who else used the machine meanwhile: a disturbance of seconds reaches one pass."""
+"""The same shapes several times over a stage, and who else used the machine meanwhile: a disturbance of seconds reaches one pass.
+
+Whether a pass was disturbed is told by the processor time of other processes, never by how long the pass took.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from roofline.records import Measurement
 
 PASSES = 3
 CASE_S = 0.35  # that a case takes at least in a pass, set-up included
+DISTURBED = 0.2  # cores that others kept busy, from which a pass does not stand for its case if there is another
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, and idle while a disk is awaited
 
@@ -63,9 +67,24 @@ def count(budget_s: float, cases: int) -> int:
     return max(1, min(PASSES, int(budget_s / (CASE_S * max(cases, 1)))))
 
 
+def disturbed(share: float | None) -> bool:
+    """Whether others kept so many cores busy that what was measured meanwhile is theirs too."""
+    return share is not None and share > DISTURBED
+
+
 def middle(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """One measurement of each case: that of the pass whose median lies in the middle of all passes. Sentinels are left out."""
+    """One measurement of each case: of its undisturbed passes (of all if there is none) that with the median in the middle.
+
+    Sentinels are left out.
+    """
     return [found[(len(found) - 1) // 2] for found in _by_case(measurements)]
+
+
+def without_calm(cases: Sequence[Any], measurements: Sequence[Measurement]) -> list[Any]:
+    """The cases of microbench that have passes, and only disturbed ones."""
+    calm = {str(m.notes["case"]) for m in measurements if not disturbed(m.notes.get("others"))}
+    there = {str(m.notes["case"]) for m in measurements}
+    return [case for case in cases if case.id in there - calm]
 
 
 def apart(measurements: Sequence[Measurement], share: float = 0.8) -> float:
@@ -76,12 +95,16 @@ def apart(measurements: Sequence[Measurement], share: float = 0.8) -> float:
 
 
 def _by_case(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
-    """The passes of each case, fastest first."""
+    """The passes of each case that count, fastest first."""
     cases: dict[str, list[Measurement]] = {}
     for m in measurements:
         if not m.notes.get("sentinel"):
             cases.setdefault(str(m.notes["case"]), []).append(m)
-    return [sorted(found, key=lambda m: m.median_s) for found in cases.values()]
+    return [sorted(_calm(found), key=lambda m: m.median_s) for found in cases.values()]
+
+
+def _calm(found: Sequence[Measurement]) -> Sequence[Measurement]:
+    return [m for m in found if not disturbed(m.notes.get("others"))] or found
 
 
 def interval(m: Measurement, moved: float) -> tuple[float, float]:
@@ -91,10 +114,9 @@ def interval(m: Measurement, moved: float) -> tuple[float, float]:
 
 
 def drift(measurements: Sequence[Measurement]) -> float:
-    """Slowest / fastest pass − 1, each by the median of its sentinels: how much the machine itself changed over the run."""
+    """Slowest / fastest pass − 1, each by the median of its undisturbed sentinels: how much the machine itself changed over the run."""
     passes: dict[object, list[float]] = {}
-    for number, m in enumerate(measurements):
-        if m.notes.get("sentinel"):
-            passes.setdefault(m.notes.get("pass", f"{number}"), []).append(m.median_s)
+    for number, m in enumerate(_calm([m for m in measurements if m.notes.get("sentinel")])):
+        passes.setdefault(m.notes.get("pass", f"{number}"), []).append(m.median_s)
     medians = [float(np.median(found)) for found in passes.values()]
     return max(medians) / min(medians) - 1 if medians else 0.0

@@ -244,12 +244,14 @@ def _sweep(session: Session, cases: Sequence[Any], writer: JsonlWriter, budget_s
     skipped: dict[str, str] = {}
     end = time.perf_counter() + budget_s
     count = passes.count(budget_s, len(cases))
-    for number in range(count):
-        share, session.passes = (end - time.perf_counter()) / (count - number), session.passes + 1
+    for number in range(count + 1):
+        share, session.passes = (end - time.perf_counter()) / (count + 1 - number), session.passes + 1
+        wanted = cases if number < count else passes.without_calm(cases, found)  # a last pass over what others disturbed each time
+        if not wanted:
+            break
         watched = passes.watched(measure, session.passes)
-        outcome = Sweep(session.device, writer, budget_s=share, seed=session.seed + number, measure_case=watched).run(
-            cases, sentinel(session.device)
-        )
+        sweep = Sweep(session.device, writer, budget_s=share, seed=session.seed + number, measure_case=watched)
+        outcome = sweep.run(wanted, sentinel(session.device))
         found += outcome.measurements
         skipped |= outcome.skipped
         session.untrustworthy += [text for text in outcome.untrustworthy if text not in session.untrustworthy]

@@ -27,6 +27,25 @@ def test_the_pass_in_the_middle_stands_for_a_case() -> None:
     assert [(m.notes["case"], m.median_s) for m in passes.middle(rows)] == [("a", 3.1), ("b", 1.0)]
 
 
+def test_passes_that_others_disturbed_stand_back() -> None:
+    rows = [measurement("a", 9.0, others=1.0), measurement("a", 8.0, others=0.9), measurement("a", 3.0, others=0.1)]
+    rows += [measurement("b", 9.0, others=1.0), measurement("b", 8.0, others=0.9)]
+    assert [(m.notes["case"], m.median_s) for m in passes.middle(rows)] == [("a", 3.0), ("b", 8.0)]
+    assert passes.apart(rows[:3]) == 0.0
+    sentinels = [measurement("s", t, sentinel="x", others=o, **{"pass": n}) for n, t, o in ((1, 1.0, 0.0), (2, 9.0, 1.0), (3, 1.1, 0.1))]
+    assert passes.drift(sentinels) == pytest.approx(0.1)
+
+
+def test_cases_that_were_disturbed_each_time_are_measured_once_more() -> None:
+    class Case:
+        def __init__(self, name: str) -> None:
+            self.id = name
+
+    cases = [Case(name) for name in "abc"]
+    rows = [measurement("a", 1.0, others=0.9), measurement("a", 1.0, others=0.0), measurement("b", 1.0, others=0.9)]
+    assert [case.id for case in passes.without_calm(cases, rows)] == ["b"]
+
+
 def test_passes_lie_apart_by_their_logarithms() -> None:
     rows = [measurement("a", t) for t in (1.0, 2.0, 4.0)] + [measurement("b", 5.0)]
     assert passes.apart(rows, 1.0) == pytest.approx(math.log(2))

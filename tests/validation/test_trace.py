@@ -47,6 +47,15 @@ def test_the_repeat_in_the_middle_is_what_was_measured(tmp_path: Path) -> None:
     assert (row.measured.low_s, row.measured.high_s) == (pytest.approx(0.1), pytest.approx(0.9))
 
 
+def test_a_repeat_that_others_disturbed_stands_back(tmp_path: Path) -> None:
+    path = served(tmp_path)
+    with JsonlWriter(path / statements.MEASUREMENTS) as writer:
+        for repeat, others in enumerate((0.0, 0.1, 1.2)):
+            writer.write({"kind": "served", "repeat": repeat, "others": others})
+    row = next(row for row in assemble(path).rows if row.group == "ttft")
+    assert (row.measured.low_s, row.measured.high_s) == (pytest.approx(0.1), pytest.approx(0.12))
+
+
 def test_one_repeat_is_resampled() -> None:
     found = serve.measured([request(i, 1.0 + i / 10, 0) for i in range(10)])["trace/ttft/mean"]
     assert found.low_s < found.median_s < found.high_s
