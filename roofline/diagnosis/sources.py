@@ -99,12 +99,16 @@ def _read_file(path: str) -> Observations:
     return read_log(chain([first], lines), path)
 
 
+def scrape(url: str) -> exposition.Scrape:
+    """A server's /metrics now. Raises RooflineError if it does not answer, InputError for a page without known families."""
+    return families.read(_fetch(url), url)
+
+
 def _watch(url: str, interval_s: float, sleep: Callable[[float], None]) -> Observations:
-    before = families.read(_fetch(url), url)
+    before = scrape(url)
     began = time.monotonic()
     sleep(interval_s)
-    after = families.read(_fetch(url), url)
-    return families.observe(before, after, time.monotonic() - began or interval_s)
+    return families.observe(before, scrape(url), time.monotonic() - began or interval_s)
 
 
 def _fetch(url: str) -> list[str]:

@@ -24,6 +24,7 @@ from roofline.errors import RooflineError
 from roofline.scheduling import VllmConfig
 
 _SWITCH_S = 5e-4
+_COLLECT = (2000, 10, 10)
 _CLOSE_S = 2.0
 
 
@@ -109,6 +110,7 @@ async def serve(model: Model, place: Place, bounds: Bounds, ready: Callable[[str
     loop, hurry = asyncio.get_running_loop(), asyncio.Event()
     sys.setswitchinterval(_SWITCH_S)  # the event loop gets its turn soon beside the engine's thread
     gc.freeze()  # model and libraries are here to stay: no collection need look at them
+    gc.set_threshold(*_COLLECT)  # while what requests leave behind is to go soon
     async with listening(model, place, bounds) as server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: (hurry if server.ended.is_set() else server.ended).set())
