@@ -176,7 +176,7 @@ def batch_curve(setup: Setup, context: int, batches: list[int]) -> BatchCurve:
     def reaches(share: float) -> int:
         """The first batch that reaches a share of the plateau: its octave first, then the batch."""
         i = int(np.argmax(rates >= share * plateau))
-        return _first(lambda b: rate(b) >= share * plateau, int(octaves[i]), above=int(octaves[i - 1]) if i else 0) or LARGEST_BATCH
+        return _between(lambda b: rate(b) >= share * plateau, int(octaves[i - 1]) if i else 0, int(octaves[i]))
 
     return BatchCurve(
         context=context,
@@ -230,17 +230,19 @@ def compute_bound_prompt(setup: Setup) -> int | None:
     return _first(computes, LONGEST_CONTEXT)
 
 
-_POINTS = 16
+_POINTS = 256  # pricing this many at once takes little longer than one
 
 
-def _first(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int, *, above: int = 0) -> int | None:
-    """The smallest integer over `above`, up to `largest`, at which a monotone condition holds; None if it does not even there.
+def _first(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], largest: int) -> int | None:
+    """The smallest positive integer up to `largest` at which a monotone condition holds; None if it does not even there."""
+    return _between(holds, 0, largest) if np.all(holds(np.asarray([float(largest)]))) else None
+
+
+def _between(holds: Callable[[NDArray[np.float64]], NDArray[np.bool_]], low: int, high: int) -> int:
+    """The smallest integer over `low` at which a monotone condition holds that holds at `high`.
 
     Each round asks about _POINTS points between the ends at once.
     """
-    low, high = above, largest
-    if not np.all(holds(np.asarray([float(largest)]))):
-        return None
     while high - low > 1:
         step = -(-(high - low) // _POINTS)
         points = np.append(np.arange(low + step, high, step), high).astype(np.float64)
