@@ -47,15 +47,25 @@ class Arena:
         count = math.prod(shape)
         size = math.ceil(count * dtype.itemsize / ALIGNED) * ALIGNED
         if self._data is None or size > self._data.nbytes:
-            self.size, self._filled, self._at = max(self.size, size), 0, 0
-            self._data = None  # free the old one before the new one is made
-            self._data = torch.empty(math.ceil(self.size / ALIGNED) * ALIGNED // self.drawn.itemsize, dtype=self.drawn, device=self.device)
+            self._data, self._filled, self._at = None, 0, 0  # free the old one before the new one is made
+            self._data = self._allocated(size)
         if self._at + size > self._data.nbytes:
             self._at = 0
         start, self._at = self._at // self.drawn.itemsize, self._at + size
         end = self._at // self.drawn.itemsize
         self._fill(self._data, end)
         return self._data[start:end].view(dtype)[:count].view(shape)
+
+    def _allocated(self, least: int) -> torch.Tensor:
+        """Memory of the wanted size, or of as much as there is. Raises what torch raises when there is not even `least`."""
+        self.size = max(math.ceil(self.size / ALIGNED) * ALIGNED, least)
+        while True:
+            try:
+                return torch.empty(self.size // self.drawn.itemsize, dtype=self.drawn, device=self.device)
+            except RuntimeError:
+                if self.size == least:
+                    raise
+                self.size = max(self.size // 2 // ALIGNED * ALIGNED, least)
 
     def _fill(self, data: torch.Tensor, end: int) -> None:
         """Random numbers up to `end`: what no case takes is never touched."""

@@ -75,6 +75,11 @@ class Device:
             self._arenas[use, drawn] = Arena(self.kind, int(cold), drawn)
         return self._arenas[use, drawn]
 
+    def passes_caches(self) -> bool:
+        """Whether the operands' memory is long enough that none is in a cache when it comes back."""
+        arenas = [arena for (use, _), arena in self._arenas.items() if use == "operands"]
+        return all(arena.size >= FACTOR[self.kind] * self.cache_bytes for arena in arenas)
+
     def filling_s(self) -> float:
         """About how long the operands of a cold case take to be filled: what is not there yet, at the pace so far."""
         done = sum(arena.filled_bytes for arena in self._arenas.values())

@@ -97,6 +97,8 @@ def measure(case: Case, device: Device, rule: Rule, environment: str, *, clock: 
         samples = samples[oldest % 2 :: 2]
     if short and not getattr(timer, "flush", None):
         notes["not_cold"] = f"{sets} sets of {case.set_bytes:.3g} B do not pass the cache"
+    elif case.cold and not device.passes_caches():
+        notes["not_cold"] = "too little memory for operands that pass the cache"
     found = Measurement(
         case.kind, dict(case.shape), device.id, case.dtype, tuple(samples), f"{METHOD}, {timer.name}", environment,
         software={"torch": torch.__version__}, cold=case.cold, notes=notes | flags(samples),

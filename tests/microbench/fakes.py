@@ -54,6 +54,7 @@ class FakeDevice:
         self.clock, self.cache = FakeClock(), FakeCache(cache_bytes)
         self.slowdown: Callable[[float], float] = lambda now: 1.0
         self.built = self.released = 0
+        self.long_enough = True
         self.hits: list[bool] = []
 
     def timer(self, *, eager: bool = False, flush: bool = False) -> CpuTimer:
@@ -64,6 +65,9 @@ class FakeDevice:
 
     def free_bytes(self) -> float:
         return self.memory
+
+    def passes_caches(self) -> bool:
+        return self.long_enough
 
     def filling_s(self) -> float:
         return 0.0

@@ -80,6 +80,25 @@ def test_arena_walks_around_and_grows() -> None:
     assert arena.size == 8192
 
 
+def test_with_little_memory_an_arena_is_shorter_and_said_to_be(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.empty
+
+    def limited(count: int, **kind: object) -> torch.Tensor:
+        if count * 2 > 2**20:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return whole(count, **kind)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(torch, "empty", limited)
+    assert device.take(torch.float32, 1000).numel() == 1000
+    assert not device.passes_caches()
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        device.take(torch.float32, 2**20)
+    monkeypatch.undo()
+    device.release()
+    device.take(torch.float32, 1000)
+    assert device.passes_caches()
+
+
 def test_arena_fills_only_what_is_taken() -> None:
     arena = Arena("cpu", size=2**26)
     arena.take(torch.float32, 100)

@@ -150,3 +150,10 @@ def test_a_rival_takes_turns_and_every_set_gets_both_calls() -> None:
 def test_as_many_samples_as_asked_for() -> None:
     found = run(FakeDevice(), fake_case("again"), Rule(budget_s=0.1, warm_s=0.01, least_samples=37, most_samples=37))
     assert len(found.samples_s) == 37
+
+
+def test_operands_that_come_back_too_soon_are_said_to() -> None:
+    device = FakeDevice()
+    device.long_enough = False
+    assert "too little memory" in run(device, fake_case("cold", cold=True)).notes["not_cold"]
+    assert "not_cold" not in run(device, fake_case("hot")).notes
