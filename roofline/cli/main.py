@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +50,11 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] in COMMANDS:  # whose options, unlike the help page, are about to load pydantic
+            _skip_plugin_search()
+        return super().parse_args(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command as the help page needs it: name and one line."""
         if cmd_name not in COMMANDS:
@@ -66,6 +73,23 @@ def load_command(name: str) -> Any:
     command = typer.main.get_command(import_module(f"roofline.cli.{name}").app)
     command.name = name
     return command
+
+
+def _skip_plugin_search() -> None:
+    """Imports pydantic's search for plugins without importlib.metadata, which takes email, socket and zipfile along.
+
+    The search is switched off (roofline/cli/__init__.py), so it never asks the stand-in. Elsewhere the module is the real one.
+    """
+    if "importlib.metadata" in sys.modules or os.environ["PYDANTIC_DISABLE_PLUGINS"] != "__all__":
+        return
+    stand_in = ModuleType("importlib.metadata")
+    stand_in.__dict__["entry_points"] = None
+    sys.modules["importlib.metadata"] = stand_in
+    try:
+        with suppress(ImportError):
+            import_module("pydantic.plugin._loader")
+    finally:
+        del sys.modules["importlib.metadata"]
 
 
 app = new_app(cls=LazyGroup, add_completion=True, no_args_is_help=True)
