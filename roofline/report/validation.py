@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from roofline import __version__, units
 from roofline.charts import validation as figures
 from roofline.charts.chart import Chart
@@ -81,18 +78,13 @@ def _steps(found: Validation) -> list[dict[str, object]]:
 
 
 def _served(found: Validation) -> list[dict[str, object]]:
-    """Each request of the repeat in the middle (by mean TTFT) beside its simulation."""
-    repeats: dict[int, list[Mapping[str, Any]]] = {}
-    for request in found.requests:
-        repeats.setdefault(int(request.get("repeat", 0)), []).append(request)
-    if not repeats or not found.simulated:
-        return []
-    by_ttft = sorted(repeats.values(), key=lambda rows: sum(r["first_token_s"] - r["start_s"] for r in rows))
+    """Each request beside its simulation."""
     told = {int(row["index"]): row for row in found.simulated}
     kept = ("index", "start_s", "first_token_s", "last_token_s", "output_tokens")
     return [
         {key: r[key] for key in kept} | {f"simulated_{key}": told[int(r["index"])][key] for key in ("first_token_s", "last_token_s")}
-        for r in by_ttft[(len(by_ttft) - 1) // 2]
+        for r in found.requests
+        if int(r["index"]) in told
     ]
 
 

@@ -76,12 +76,14 @@ def assemble(folder: Path) -> Validation:
     stages = statements.check(folder)
     environment, measurements, requests = _read(folder / statements.MEASUREMENTS)
     kernels, steps = ([m for m in measurements if (m.op == "engine_step") == wanted] for wanted in (False, True))
-    moved = {"kernels": passes.drift(kernels), "steps": passes.drift(steps)}
+    moved = {"kernels": passes.drift(kernels), "steps": passes.drift_within(steps)}
     hardware = Hardware.model_validate(run["hardware"]) if run["hardware"] else None
     seen = health.facts(passes.middle(kernels), environment, run["cores_present"], max(moved.values()), run["untrustworthy"])
     rows = _rows(folder, run, measurements, moved, requests)
     findings = health.diagnose(seen, hardware)
-    simulated = [row for _, row in read_jsonl(folder / statements.PREDICTIONS) if row["kind"] == "simulated"]
+    repeat = requests[0].get("repeat") if requests else None
+    told = (row for _, row in read_jsonl(folder / statements.PREDICTIONS) if row["kind"] == "simulated")
+    simulated = [row for row in told if row["stage"] == f"trace {repeat}"]
     return Validation(run, environment, measurements, rows, judge_groups(rows), seen, findings, stages, requests, simulated)
 
 
@@ -101,7 +103,7 @@ def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, An
             noisy.append(int(row["repeat"]))
     if environment is None:
         raise RecordError(f"{path}:1: no environment record: these are not the measurements of a validation")
-    return environment, measurements, [row for row in requests if row.get("repeat", 0) not in noisy] or requests
+    return environment, measurements, serve.middle([row for row in requests if row.get("repeat", 0) not in noisy] or requests)
 
 
 def _rows(
@@ -111,17 +113,31 @@ def _rows(
     moved: Mapping[str, float],
     requests: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
-    predicted: dict[str, dict[str, Prediction]] = {}
+    predicted: dict[str, dict[str, dict[str, Prediction]]] = {}
     for _, row in read_jsonl(folder / statements.PREDICTIONS):
         if row["kind"] == "prediction":
             p = Prediction(**{key: value for key, value in row.items() if key not in ("kind", "stage")})
-            predicted.setdefault(p.target, {})[p.basis] = p
-    measured = {
-        str(m.notes["case"]): _measured(m, moved["steps" if m.op == "engine_step" else "kernels"]) for m in passes.middle(measurements)
-    }
+            predicted.setdefault(p.target, {}).setdefault(row["stage"], {})[p.basis] = p
+    middle = {str(m.notes["case"]): m for m in passes.middle(measurements)}
+    number = {case: m.notes.get("pass") for case, m in middle.items()}
+    measured = {case: _measured(m, moved["steps" if m.op == "engine_step" else "kernels"]) for case, m in middle.items()}
     if requests:
-        measured |= serve.measured(requests)
-    return [_row(target, predicted[target], measured, run["alone"].get(target, {})) for target in predicted if target in measured]
+        measured |= (served := serve.measured(requests))
+        number |= dict.fromkeys(served, requests[0].get("repeat"))
+    return [
+        _row(target, _stated(predicted[target], number[target]), measured, run["alone"].get(target, {}))
+        for target in predicted
+        if target in measured
+    ]
+
+
+def _stated(stages: Mapping[str, Mapping[str, Prediction]], number: object) -> dict[str, Prediction]:
+    """By basis what was stated for this pass ("steps 2"), and what was stated once for all of them ("kernels")."""
+    found: dict[str, Prediction] = {}
+    for stage, stated in stages.items():
+        if not stage[-1].isdigit() or stage.endswith(f" {number}"):
+            found |= stated
+    return found
 
 
 def _measured(m: Measurement, moved: float) -> Measured:

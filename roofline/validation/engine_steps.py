@@ -26,6 +26,7 @@ from roofline.validation.predictions import Step
 METHOD = "engine step 1"
 BLOCK = 16
 ROUNDS, LEAST_ROUNDS = 40, 3
+Round = tuple[float | None, dict[Step, float]]  # cores that others kept busy, seconds of each step
 
 
 def setup(model: Model, kind: str, dtype: str, steps: Sequence[Step], seed: int) -> Setup:
@@ -73,38 +74,38 @@ class Bench:
         return seconds
 
     def steps(
-        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, device: Device, seed: int, *, sentinel: Step, place: str
+        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, device: Device, seed: int, *, sentinel: Step, number: int
     ) -> dict[Step, float]:
         """Medians of each step in seconds; rounds over all steps in random order until ROUNDS or the deadline (time.perf_counter).
 
         The first round warms up and is not counted. Rounds that others disturbed stand apart in the record if there are calm ones.
-        A record each. sentinel: a step that every stage measures, place: which stage this is: the records of the sentinel tell how
-        much the machine changed in between.
+        A record each. sentinel: a step that every stage measures: its records tell how much the machine changed in between. number:
+        of the pass.
         """
         order = list(dict.fromkeys([*steps, sentinel]))
-        rounds: list[tuple[float | None, dict[Step, float]]] = []
+        rounds: list[Round] = []
         shuffled = random.Random(seed)  # noqa: S311  an order, not a secret
-        for number in range(ROUNDS + 1):
+        for turn in range(ROUNDS + 1):
             shuffled.shuffle(order)
             before, began = passes.busy(), time.perf_counter()
             times: dict[Step, float] = {}
             for step in order:
-                if number > LEAST_ROUNDS and time.perf_counter() > deadline:
+                if turn > LEAST_ROUNDS and time.perf_counter() > deadline:
                     break
                 times[step] = self.once(step)
             if not times:
                 break
-            if number:
+            if turn:
                 rounds.append((passes.others(before, passes.busy(), time.perf_counter() - began), times))
         found = {}
         for step in order:
-            m = self._record(step, rounds, device, place if step == sentinel else "")
+            m = self._record(step, rounds, device, number, step == sentinel)
             writer.write(m.to_json())
             found[step] = m.median_s
         writer.flush()
         return found
 
-    def _record(self, step: Step, rounds: Sequence[tuple[float | None, dict[Step, float]]], device: Device, sentinel: str) -> Measurement:
+    def _record(self, step: Step, rounds: Sequence[Round], device: Device, number: int, sentinel: bool) -> Measurement:
         shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
         shape |= {"prompts": "+".join(map(str, step.prompts))} if step.prompts else {}
         method = f"{METHOD}, {'process CPU time' if self.cpu_time else 'perf_counter'}"
@@ -112,7 +113,7 @@ class Bench:
         calm = [each for each in mine if not passes.disturbed(each[0])]
         kept = calm if len(calm) >= LEAST_ROUNDS else mine
         shares = [share for share, _ in kept if share is not None]
-        notes: dict[str, Any] = {"case": step.id} | ({"sentinel": sentinel} if sentinel else {})
+        notes: dict[str, Any] = {"case": step.id, "pass": number} | ({"sentinel": "steps"} if sentinel else {})
         notes |= {"others": round(sum(shares) / len(shares), 3)} if shares else {}
         notes |= {"disturbed_s": [each[1] for each in mine if each not in kept]} if kept is not mine else {}
         samples = tuple(seconds for _, seconds in kept)

@@ -120,3 +120,12 @@ def drift(measurements: Sequence[Measurement]) -> float:
         passes.setdefault(m.notes.get("pass", f"{number}"), []).append(m.median_s)
     medians = [float(np.median(found)) for found in passes.values()]
     return max(medians) / min(medians) - 1 if medians else 0.0
+
+
+def drift_within(measurements: Sequence[Measurement]) -> float:
+    """As drift, between the sentinels of one pass, for stages that measure their constants anew in each: the median over the passes."""
+    passes: dict[object, list[float]] = {}
+    for m in _calm([m for m in measurements if m.notes.get("sentinel")]):
+        passes.setdefault(m.notes.get("pass"), []).append(m.median_s)
+    moved = [max(found) / min(found) - 1 for found in passes.values() if len(found) > 1]
+    return float(np.median(moved)) if moved else 0.0

@@ -17,6 +17,7 @@ from roofline.ledger import AS_SHIPPED
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
 from roofline.records import JsonlWriter, Measurement
+from roofline.serving.workloads import Workload
 from roofline.timing.host import PREFIX
 from roofline.validation import passes, serve, statements
 from roofline.validation.compare import RUN, Validation, assemble
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from microbench.device import Device
     from roofline.validation.engine_steps import Bench
 
-SHARES = {"fit": 0.29, "kernels": 0.16, "engine": 0.28}  # of the budget; the trace has what is left
+SHARES = {"fit": 0.28, "kernels": 0.15, "engine": 0.26}  # of the budget; the trace has what is left
 REPEATS = 3  # of the trace
+REFRESH_S = 8.0  # for the engine's constants before each repeat, and its simulation
 FEW = 3  # shapes that are named one by one when they were left out
 RESERVE_S = 10.0  # to judge, draw and write the report
 LEAST_S = 45.0
@@ -83,7 +85,7 @@ def validate(session: Session) -> Validation:
             fitted = _fit(session, plan, writer)
             _judge_kernels(session, plan, fitted, writer)
             bench = _judge_steps(session, plan, writer)
-            _serve(session, bench, writer)
+            _serve(session, plan, bench, writer)
         except KeyboardInterrupt:
             if not session.bases or session.bases[-1].name != THIS_RUN:
                 raise
@@ -158,71 +160,81 @@ def _without_constants(hardware: Hardware, plan: Plan) -> list[str]:
 
 
 def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
+    """In several passes, each with constants of its own moment: memory that is shared with other machines changes within a minute."""
     from roofline.validation.engine_steps import Bench
 
-    dtype, device = DTYPE[session.device.kind], session.device
-    session.say(
-        f"engine: {len(plan.fit_steps)} steps for its constants, {len(plan.judged_steps)} to judge, {session.until('engine'):.0f} s"
-    )
-    half = session.until("engine") / 2
-    end = time.perf_counter() + half
+    dtype, device, seconds = DTYPE[session.device.kind], session.device, session.until("engine")
+    session.say(f"engine: {len(plan.fit_steps)} steps for its constants, {len(plan.judged_steps)} to judge, {seconds:.0f} s")
     bench = Bench(session.model, device.kind, dtype, [*plan.fit_steps, *plan.judged_steps], cpu_time=device.cpu_time, seed=session.seed)
-    statements.begin(writer, "engine constants", "")
-    measured = bench.steps(plan.fit_steps, end, writer, device, session.seed, sentinel=plan.fit_steps[0], place="start")
+    count = passes.count(seconds / 2, len(plan.fit_steps))
+    for number in range(1, count + 1):
+        share = seconds / (2 * count)
+        _constants(session, plan, bench, writer, number, share)
+        new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
+        stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
+        stage = f"steps {number}"
+        statements.begin(writer, stage, statements.state(session.folder, stage, stated))
+        bench.steps(
+            plan.judged_steps, time.perf_counter() + share, writer, device, session.seed + number, sentinel=plan.fit_steps[0], number=number
+        )
+    return bench
+
+
+def _constants(session: Session, plan: Plan, bench: Bench, writer: JsonlWriter, number: int, seconds: float) -> None:
+    """The engine's constants as of now, from steps that are not judged."""
+    statements.begin(writer, f"engine constants {number}", "")
+    end = time.perf_counter() + seconds
+    measured = bench.steps(plan.fit_steps, end, writer, session.device, session.seed - number, sentinel=plan.fit_steps[0], number=number)
     place = next(i for i, basis in enumerate(session.bases) if basis.name == THIS_RUN)
     mine = session.bases[place]
     kernels = {step: _kernels_s(step_prediction(step, session.model, AS_SHIPPED, mine)) for step in measured}
     session.bases[place] = replace(mine, step=fit_steps(measured, kernels))
-    new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
-    stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
-    statements.begin(writer, "steps", statements.state(session.folder, "steps", stated))
-    end = time.perf_counter() + half
-    bench.steps(plan.judged_steps, end, writer, device, session.seed + 1, sentinel=plan.fit_steps[0], place="end")
-    return bench
 
 
 def _kernels_s(prediction: Prediction) -> float:
     return sum(seconds for name, seconds in prediction.parts.items() if name != "engine")
 
 
-def _serve(session: Session, bench: Bench, writer: JsonlWriter) -> None:
+def _serve(session: Session, plan: Plan, bench: Bench, writer: JsonlWriter) -> None:
     """The trace, simulated with every basis and then run, as often as fits into what is left of the budget."""
     scale = SCALES[session.device.kind]
-    mine = session.bases[-1]
-    timers = {b.name: serve.timer(session.model, AS_SHIPPED, b, scale.tokens) for b in session.bases}
-    at_once = serve.latencies(trace(session.device.kind, float("inf"), session.seed), bench.scheduler(), timers[mine.name])
+    mine = serve.timer(session.model, AS_SHIPPED, session.bases[-1], scale.tokens)
+    at_once = serve.latencies(trace(session.device.kind, float("inf"), session.seed), bench.scheduler(), mine)
     workload = trace(session.device.kind, serve.LOAD * 100 / at_once["makespan"], session.seed)
-    width = 1.2816 * float(np.hypot(mine.step.spread, 0.05))
-    stated: list[Prediction] = []
-    simulated: list[dict[str, Any]] = []
-    for basis in session.bases:
-        expected = serve.latencies(workload, bench.scheduler(), timers[basis.name])
-        if basis.name == mine.name:
-            simulated = serve.timeline(workload, bench.scheduler(), timers[basis.name])
-        low, high = (
-            serve.latencies(workload, bench.scheduler(), serve.timer(session.model, AS_SHIPPED, _scaled(basis, f), scale.tokens))
-            for f in (1 - width, 1 + width)
-        )
-        stated += serve.predictions(basis, expected, low, high)
-        needed = expected["makespan"] if basis.name == mine.name else 0.0
-    needed *= bench.slowdown * SAFETY * (1.0 if not session.device.cpu_time else serve.LOAD)
+    needed = serve.latencies(workload, bench.scheduler(), mine)["makespan"] * bench.slowdown * SAFETY
+    needed = needed * (serve.LOAD if session.device.cpu_time else 1.0) + REFRESH_S
     if needed > session.left_s:
         session.left_out.append(
             f"trace of {len(workload)} requests: about {needed:.0f} s needed, {max(session.left_s, 0):.0f} s left of the budget"
         )
         return
-    statements.begin(writer, "trace", statements.state(session.folder, "trace", stated, simulated=simulated))
     session.say(f"trace of {len(workload)} requests, about {needed:.0f} s, up to {REPEATS} times")
-    for repeat in range(REPEATS):
+    for number in range(1, REPEATS + 1):
         if needed > session.left_s:
             return
+        _constants(session, plan, bench, writer, passes.PASSES + number, 0.0)
+        stated = [p for basis in session.bases for p in _simulated(session, bench, workload, basis)]
+        told = serve.timeline(workload, bench.scheduler(), serve.timer(session.model, AS_SHIPPED, session.bases[-1], scale.tokens))
+        stage = f"trace {number}"
+        statements.begin(writer, stage, statements.state(session.folder, stage, stated, simulated=told))
         before, began = passes.busy(), time.perf_counter()
         run = bench.serve(workload, bench.scheduler())
         share = passes.others(before, passes.busy(), time.perf_counter() - began)
         for record in run.requests.values():
-            writer.write(record.to_json() | {"repeat": repeat})
-        writer.write({"kind": "served", "repeat": repeat, "rejected": run.rejected, "preemptions": run.preemptions, "others": share})
+            writer.write(record.to_json() | {"repeat": number})
+        writer.write({"kind": "served", "repeat": number, "rejected": run.rejected, "preemptions": run.preemptions, "others": share})
         writer.flush()
+
+
+def _simulated(session: Session, bench: Bench, workload: Workload, basis: Basis) -> list[Prediction]:
+    """Latencies of the trace by one basis; low and high from an engine that is faster or slower by the spread of its steps."""
+    width = 1.2816 * float(np.hypot(basis.step.spread, 0.05))
+    tokens = SCALES[session.device.kind].tokens
+    expected, low, high = (
+        serve.latencies(workload, bench.scheduler(), serve.timer(session.model, AS_SHIPPED, _scaled(basis, factor), tokens))
+        for factor in (1.0, 1 - width, 1 + width)
+    )
+    return serve.predictions(basis, expected, low, high)
 
 
 def _scaled(basis: Basis, factor: float) -> Basis:

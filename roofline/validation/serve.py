@@ -65,26 +65,27 @@ def predictions(basis: Basis, expected: Mapping[str, float], low: Mapping[str, f
     ]
 
 
-def measured(requests: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Measured]:
-    """Statistics of served requests (records of kind request): the median over the repeats of the trace, from the least to the most.
-
-    With one repeat the interval is an 80 % bootstrap over the requests.
-    """
-    repeats: dict[int, list[Mapping[str, Any]]] = {}
+def middle(requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The requests of the repeat whose mean TTFT lies in the middle of all repeats."""
+    repeats: dict[object, list[Mapping[str, Any]]] = {}
     for request in requests:
-        repeats.setdefault(int(request.get("repeat", 0)), []).append(request)
+        repeats.setdefault(request.get("repeat"), []).append(request)
+    ordered = sorted(repeats.values(), key=lambda rows: float(np.mean(_values("ttft", rows))))
+    return ordered[(len(ordered) - 1) // 2] if ordered else []
+
+
+def measured(requests: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Measured]:
+    """Statistics of served requests (records of kind request) with 80 % bootstrap intervals over the requests."""
     rng = np.random.default_rng(seed)
     found = {}
     for metric in METRICS:
-        each = [np.array(_values(metric, rows)) for rows in repeats.values()]
+        data = np.array(_values(metric, requests))
+        draws = data[rng.integers(0, len(data), (_RESAMPLES, len(data)))]
         for statistic in STATISTICS:
-            values = [float(_statistic(data[None, :], statistic)[0]) for data in each]
-            draws = values
-            if len(each) == 1:
-                resampled = each[0][rng.integers(0, len(each[0]), (_RESAMPLES, len(each[0])))]
-                draws = [float(q) for q in np.quantile(_statistic(resampled, statistic), (0.1, 0.9))]
-            median = float(np.median(values))
-            found[f"trace/{metric}/{statistic}"] = Measured(median, min(draws), max(draws), sum(map(len, each)))
+            low, high = np.quantile(_statistic(draws, statistic), (0.1, 0.9))
+            found[f"trace/{metric}/{statistic}"] = Measured(
+                float(_statistic(data[None, :], statistic)[0]), float(low), float(high), len(data)
+            )
     return found
 
 

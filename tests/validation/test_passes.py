@@ -69,6 +69,15 @@ def test_drift_is_between_passes_and_one_disturbed_sentinel_of_three_is_outvoted
     assert passes.drift([measurement("a", 1.0)]) == 0.0
 
 
+def test_drift_within_passes_leaves_out_what_changed_between_them() -> None:
+    rows = [
+        measurement("s", t, sentinel="steps", **{"pass": n})
+        for n, t in ((1, 1.0), (1, 1.1), (2, 2.0), (2, 2.2), (3, 9.0), (3, 9.0), (4, 1.0))
+    ]
+    assert passes.drift_within(rows) == pytest.approx(0.1)
+    assert passes.drift_within([]) == 0.0
+
+
 def test_cores_of_others_by_hand() -> None:
     assert passes.others(passes.Busy(10.0, 4.0), passes.Busy(16.0, 8.0), 2.0) == 1.0
     assert passes.others(passes.Busy(10.0, 4.0), passes.Busy(10.0, 4.5), 2.0) == 0.0
