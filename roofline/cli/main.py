@@ -80,7 +80,7 @@ def _skip_plugin_search() -> None:
 
     The search is switched off (roofline/cli/__init__.py), so it never asks the stand-in. Elsewhere the module is the real one.
     """
-    if "importlib.metadata" in sys.modules or os.environ["PYDANTIC_DISABLE_PLUGINS"] != "__all__":
+    if "importlib.metadata" in sys.modules or os.environ.get("PYDANTIC_DISABLE_PLUGINS") != "__all__":
         return
     stand_in = ModuleType("importlib.metadata")
     stand_in.__dict__["entry_points"] = None

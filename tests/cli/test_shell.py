@@ -11,13 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from roofline.cli import main, shell
 from roofline.errors import DoesNotFitError, InputError, RooflineError, UntrustworthyError
 from tests.cli.conftest import CHECKOUT, PROGRAM, Cli, process
 
-HEAVY = {"torch", "matplotlib", "pandas", "scipy", "aiohttp", "transformers", "rich"}
+HEAVY = {"torch", "matplotlib", "pandas", "scipy", "aiohttp", "transformers", "rich", "email"}
 PLAN = ("plan", "llama-3.1-8b", "-H", "h100-sxm")
 
 
@@ -34,6 +35,13 @@ def test_heavy_modules_stay_out(args: list[str]) -> None:
     loaded = set(out.splitlines()[-1].split()[1:])
     assert "typer" in loaded
     assert not loaded & HEAVY
+
+
+def test_what_pydantic_is_spared_is_there_for_others() -> None:
+    code = f"from roofline.cli.main import run\ntry: run({[*PLAN]!r})\nexcept SystemExit: pass\n"
+    code += "import importlib.metadata, pydantic.plugin._loader as search\nprint(importlib.metadata.version('numpy'), search.get_plugins())"
+    out = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == f"{np.__version__} ()"
 
 
 def test_help_imports_no_command() -> None:
