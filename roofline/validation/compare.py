@@ -120,7 +120,11 @@ def _rows(
             predicted.setdefault(p.target, {}).setdefault(row["stage"], {})[p.basis] = p
     middle = {str(m.notes["case"]): m for m in passes.middle(measurements)}
     number = {case: m.notes.get("pass") for case, m in middle.items()}
-    measured = {case: _measured(m, moved["steps" if m.op == "engine_step" else "kernels"]) for case, m in middle.items()}
+    spans = passes.intervals(measurements)
+    measured = {}
+    for case, m in middle.items():
+        wide = 1 + moved["steps" if m.op == "engine_step" else "kernels"]
+        measured[case] = Measured(m.median_s, spans[case][0] / wide, spans[case][1] * wide, len(m.samples_s))
     if requests:
         measured |= (served := serve.measured(requests))
         number |= dict.fromkeys(served, requests[0].get("repeat"))
@@ -138,10 +142,6 @@ def _stated(stages: Mapping[str, Mapping[str, Prediction]], number: object) -> d
         if not stage[-1].isdigit() or stage.endswith(f" {number}"):
             found |= stated
     return found
-
-
-def _measured(m: Measurement, moved: float) -> Measured:
-    return Measured(m.median_s, *passes.interval(m, moved), len(m.samples_s))
 
 
 def _row(target: str, predictions: Mapping[str, Prediction], measured: Mapping[str, Measured], alone: Mapping[str, tuple[str, int]]) -> Row:

@@ -107,10 +107,16 @@ def _calm(found: Sequence[Measurement]) -> Sequence[Measurement]:
     return [m for m in found if not disturbed(m.notes.get("others"))] or found
 
 
-def interval(m: Measurement, moved: float) -> tuple[float, float]:
-    """Seconds between which the median of another run should lie: 10 % and 90 % of the samples, widened by `moved` (see drift)."""
-    low, high = np.quantile(m.samples_s, [0.1, 0.9])
-    return float(low) / (1 + moved), float(high) * (1 + moved)
+def intervals(measurements: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
+    """By case, seconds between which the median of another run should lie while the machine stays as it is.
+
+    From the fastest to the slowest undisturbed pass, by their medians; with one pass, 10 to 90 % of its samples.
+    """
+    found = {}
+    for mine in _by_case(measurements):
+        low, high = (mine[0].median_s, mine[-1].median_s) if len(mine) > 1 else np.quantile(mine[0].samples_s, [0.1, 0.9])
+        found[str(mine[0].notes["case"])] = (float(low), float(high))
+    return found
 
 
 def drift(measurements: Sequence[Measurement]) -> float:

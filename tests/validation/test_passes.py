@@ -69,6 +69,12 @@ def test_drift_is_between_passes_and_one_disturbed_sentinel_of_three_is_outvoted
     assert passes.drift([measurement("a", 1.0)]) == 0.0
 
 
+def test_the_median_of_another_run_lies_between_those_of_the_passes() -> None:
+    rows = [measurement("a", t, others=o) for t, o in ((2.0, 0.0), (3.0, 0.1), (9.0, 1.0))]
+    one = Measurement("gemm", {}, "cpu", "fp32", tuple(float(i) for i in range(1, 12)), "test", "e", notes={"case": "b"})
+    assert passes.intervals([*rows, one]) == {"a": (2.0, 3.0), "b": (2.0, 10.0)}
+
+
 def test_drift_within_passes_leaves_out_what_changed_between_them() -> None:
     rows = [
         measurement("s", t, sentinel="steps", **{"pass": n})
