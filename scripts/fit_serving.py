@@ -2,10 +2,10 @@
 
 python scripts/fit_serving.py TABLE [-o hwprofiles/calibration/serving.yaml]
 
-One set per engine; then one per engine, device, model family and precision, drawn towards the engine's; then one per model,
-drawn towards that; then one per version of an engine that ran the model in several, drawn towards that. Deployments with pools of
-their own for prompts have sets of their own, drawn towards those of the engine. Rows with `suspect` are left out, and those of
-SPECULATED. Intervals: what configurations left out in turn missed.
+One set per engine; then one per engine, device, model family and precision, drawn towards the engine's; then one
+per model, drawn towards that; then one per version of an engine that ran the model in several, drawn towards that. Deployments with
+pools of their own for prompts have sets of their own, drawn towards those of the engine. Rows with `suspect` are left out, those
+that repeat another one, and those of `speculated`. Intervals: what configurations left out in turn missed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 from roofline.calibration import tables
 from roofline.errors import RooflineError
 from roofline.profiles.calibration import CalibrationBlock, CalibrationFile, Provenance, dump
-from roofline.serving.points import LEVELS, Key, Stack, read_row
+from roofline.serving.points import LEVELS, UNSTATED, Key, Stack, nearest, read_row
 from roofline.serving.steady import Asked, Constants, Float, Loads, loads, mean_waits, settle, steady
 
 NAMES = ("fixed_s", "decode_scale", "expert_scale", "prompt_scale", "per_layer_rank_s", "per_layer_s", "per_sequence_s")
@@ -30,7 +30,7 @@ UNIT = np.array([1e-3, 0.2, 0.2, 0.3, 5e-6, 0.3e-3, 15e-6])  # what a constant m
 LOW = np.array([0.0, 0.5, 0.4, 0.6, 0.0, 0.0, 0.0])
 HIGH = np.array([5e-3, 1.6, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
 LEAST = NAMES.index("per_layer_s")
-STARTS = (0.25e-3, 0.6e-3)  # of per_layer_s: where no pass with a prompt waits for its host, nothing pulls it back
+STARTS = (0.6e-3,)  # of per_layer_s: where no pass with a prompt waits for its host, nothing pulls it back
 PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01, "version": 0.2}  # ridge per row-equivalent, chosen on left-out configurations
 FIRST_START, FIRST_UNIT = np.array([20e-3, 4.0]), np.array([50e-3, 5.0])
 FIRST_PULL, FOLDS, SOFT = 0.5, 3, 0.1
@@ -47,6 +47,7 @@ def read(path: Path) -> tuple[pd.DataFrame, list[Asked], list[Stack]]:
     """Usable rows of the fit split with what they ask."""
     table = tables.read(path)
     table = table[(table["split"] == "fit") & table["suspect"].isna() & ~speculated(table)]
+    table = table[~table.duplicated([name for name in table if name not in ("id", "date", "origin", "software_version")])]
     kept, asked, stacks = [], [], []
     for place, row in zip(table.index, table.to_dict("records"), strict=True):
         try:
@@ -72,15 +73,15 @@ def spread(values: Float, first: Float, count: int) -> Constants:
     return Constants.stacked([named] * count)
 
 
-def fit_steps(load: Loads, tpot: Float, wait: Float, near: Float, pull: float) -> Float:
-    """The constants of a step that explain the times per token of some rows, drawn towards `near`."""
+def fit_steps(load: Loads, tpot: Float, wait: Float, near: Float, pull: float, starts: Sequence[float] = STARTS) -> Float:
+    """The constants of a step that explain the times per token of some rows, drawn towards `near`; starts: further per_layer_s."""
 
     def residual(x: Float) -> Float:
         found = steady(load, spread(x * UNIT, np.zeros(2), tpot.size), wait, 12).tpot_s
         return np.concatenate([np.log(found / tpot), np.sqrt(pull) * (x - near / UNIT)])
 
     tried = []
-    for least in (near[LEAST], *STARTS):
+    for least in (near[LEAST], *starts):
         start = np.clip(np.where(np.arange(near.size) == LEAST, least, near) / UNIT, LOW / UNIT + 1e-6, HIGH / UNIT - 1e-6)
         tried.append(least_squares(residual, start, bounds=(LOW / UNIT, HIGH / UNIT), loss="soft_l1", f_scale=SOFT, max_nfev=25))
     return min(tried, key=lambda result: result.cost).x * UNIT
@@ -111,7 +112,7 @@ def fit(load: Loads, table: pd.DataFrame, stacks: Sequence[Stack]) -> dict[Key, 
             at = np.array([k[level] == key for k in keys])
             if not wanted(level, key, at, keys):
                 continue
-            near = found[parent(level, key, keys[int(np.argmax(at))])] if (level, " " in key[0]) != (3, False) else start()
+            near = found[parent(level, key, keys[int(np.argmax(at))])] if LEVELS[level] != "engine" or " " in key[0] else start()
             part, pull = load.rows(at), PULL[LEVELS[level]]
             steps = fit_steps(part, tpot[at], wait[at], near[:-2], pull)
             if LEVELS[level] == "engine" and " " not in key[0]:  # queueing from a first fit enters the second
@@ -137,7 +138,7 @@ def wanted(level: int, key: Key, at: np.ndarray, keys: Sequence[tuple[Key, ...]]
     if LEVELS[level] != "version":
         return True
     versions = {k[0][3] for k in keys if k[1] == (*key[:3], "")}
-    return key[3] != "" and len(versions) > 1 and int(at.sum()) >= VERSIONED
+    return key[3] != UNSTATED and len(versions) > 1 and int(at.sum()) >= VERSIONED
 
 
 def predicted(load: Loads, keys: Sequence[Key], found: dict[Key, Float]) -> tuple[Float, Float]:
@@ -145,11 +146,6 @@ def predicted(load: Loads, keys: Sequence[Key], found: dict[Key, Float]) -> tupl
     names = (*NAMES, "first_s", "first_steps")
     state, ttft = settle(load, Constants.stacked([dict(zip(names, found[key], strict=True)) for key in keys]))
     return state.tpot_s, ttft
-
-
-def nearest(stack: Stack, found: dict[Key, Float]) -> Key:
-    """The key of the nearest constants."""
-    return next(key for key in stack.block_keys() if key in found)
 
 
 def left_out(load: Loads, table: pd.DataFrame, stacks: Sequence[Stack], groups: np.ndarray) -> tuple[Float, Float, np.ndarray]:
@@ -160,11 +156,11 @@ def left_out(load: Loads, table: pd.DataFrame, stacks: Sequence[Stack], groups: 
         test = fold == turn
         found = fit(load.rows(~test), table[~test], [s for s, t in zip(stacks, test, strict=True) if not t])
         mine = [s for s, t in zip(stacks, test, strict=True) if t]
-        keys = [nearest(stack, found) for stack in mine]
+        keys = [nearest(stack, found)[1] for stack in mine]
         times = predicted(load.rows(test), keys, found)
         for i, name in enumerate(("tpot_ms", "ttft_ms")):
             logs[i, test] = np.log(table[name].to_numpy()[test] / 1e3 / times[i])
-        levels[test] = [stack.block_keys().index(key) for stack, key in zip(mine, keys, strict=True)]
+        levels[test] = [LEVELS.index(nearest(stack, found)[0]) for stack in mine]
     return logs[0], logs[1], levels
 
 
@@ -178,7 +174,7 @@ def blocks(
         mine = engine == key[0]
         quantiles = {}
         for name, log in (("tpot_s", logs[0]), ("ttft_s", logs[1])):
-            near = mine & (logs[2] >= level) if LEVELS[level] in ("stack", "engine") else mine
+            near = mine & (logs[2] >= level) if level >= LEVELS.index("stack") else mine
             low, high = np.quantile(log[near if near.sum() >= 60 else mine], (0.1, 0.9))
             quantiles[name] = (round(float(low), 4), round(float(high), 4))
         rows = sum(key in stack.block_keys() for stack in stacks)

@@ -63,30 +63,43 @@ def price_passes(
     drafts: tokens that a step verifies beside the one it owes.
     """
     context = input_len + output_len / 2
-    ones = np.ones_like(KNOTS)
-    groups = [np.stack(pair, axis=-1) for pair in ((KNOTS, ones), (ones * (1 + drafts), ones * input_len), (ones * context, ones * 0))]
-    batches = (Batch.uniform(KNOTS, 1 + drafts, context), Batch(*groups), Batch.prefill(1, input_len))
-    (decode, experts), (mixed, _), (prompt, _) = (_kernels(model, batch, hardware, engine, parallel, precision) for batch in batches)
-    drafting: Float | float = 0.0
-    if drafts:
-        single, _ = _kernels(model, Batch.decode(KNOTS, context), hardware, engine, parallel, precision)
-        drafting = drafts * _DRAFT_LAYERS / model.num_layers * single
-    bounds = [_bound(model, batch, hardware, parallel, precision) for batch in (batches[0], batches[2])]
+
+    def kernels(batch: Batch, attending: Batch | None = None) -> tuple[Float, Float]:
+        return _kernels(model, batch, attending or batch, hardware, engine, parallel, precision)
+
+    steps, mixed = Batch.decode(KNOTS, context), _with_prompt(KNOTS, context, input_len)
+    prompt = Batch.prefill(1, input_len)
+    decode_s, experts_s = kernels(steps)
+    mixed_s, drafting_s = kernels(mixed)[0], np.zeros(())
+    if drafts:  # a draft is a row of its own, but its attention reads the sequence together with the others'
+        drafting_s = drafts * _DRAFT_LAYERS / model.num_layers * decode_s
+        decode_s, experts_s = kernels(Batch.decode((1 + drafts) * KNOTS, context), steps)
+        mixed_s = kernels(_with_prompt((1 + drafts) * KNOTS, context, input_len), mixed)[0]
+    bounds = [_bound(model, batch, hardware, parallel, precision) for batch in (steps, prompt)]
     kv = kv_bytes_stored(model, np.array([input_len, input_len + output_len]), parallel=parallel, precision=precision)
     return Passes(
-        decode + drafting, np.broadcast_to(experts, KNOTS.shape), mixed + drafting, float(prompt),
+        decode_s + drafting_s, np.broadcast_to(experts_s, KNOTS.shape), mixed_s + drafting_s, float(kernels(prompt)[0]),
         np.broadcast_to(bounds[0] / (1 + drafts), KNOTS.shape), float(bounds[1]), model.num_layers,
         parallel.tp * parallel.dp, parallel.dp, stage_weights(model, parallel).bytes, (float(kv[0]), float(kv[1])),
         hardware.memory_reported_bytes or hardware.memory_bytes,
     )  # fmt: skip
 
 
+def _with_prompt(sequences: Float, context: float, input_len: float) -> Batch:
+    ones = np.ones_like(sequences)
+    groups = ((sequences, ones), (ones, ones * input_len), (ones * context, ones * 0))
+    return Batch(*(np.stack(pair, axis=-1) for pair in groups))
+
+
 def _kernels(
-    model: Model, batch: Batch, hardware: Hardware, engine: str, parallel: Parallel, precision: Precision
+    model: Model, batch: Batch, attending: Batch, hardware: Hardware, engine: str, parallel: Parallel, precision: Precision
 ) -> tuple[Float, Float]:
-    """(all kernels, those of routed experts) of a pass, seconds."""
+    """(all kernels, those of routed experts) of a pass, seconds; attention and recurrent states as for `attending`."""
     total, experts = np.zeros(()), np.zeros(())
-    for op in _launched(model, batch, parallel, precision):
+    rows = list(_launched(model, batch, parallel, precision))
+    seen = rows if attending is batch else list(_launched(model, attending, parallel, precision))
+    for row, same in zip(rows, seen, strict=True):
+        op = same if row.kind.endswith("attention") or row.kind == "state" else row
         seconds = op.count * op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine).expected_s
         total = total + seconds
         if op.kind == "moe":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from roofline.profiles.calibration import CalibrationBlock, shipped
 from roofline.profiles.catalog import load_hardware
 from roofline.serving import published
 from roofline.serving.passes import Passes, price_passes
-from roofline.serving.recipes import as_served, count, engine_name, family, layout, number, precision_of, word
+from roofline.serving.recipes import as_served, count, engine_name, family, layout, precision_of, quantity, word
 from roofline.serving.speculation import Drafter
 from roofline.serving.steady import Asked, Constants, Float, Loads, Steady, at_batch, loads, settle
 
@@ -26,7 +26,7 @@ MEASURES = ("ttft_s", "tpot_s", "output_tokens_per_s")
 _NUMBERS = ("bound", "expected", "low", "high")
 _MEAN_LENGTH = 0.9  # InferenceX draws lengths from 80 to 100 % of the nominal ones
 _ROUNDS = 10.0  # requests measured, in multiples of the concurrency
-_ACCEPTANCE = 0.6  # of a draft; the ten fit rows of DeepSeek-R1 with two drafts on B200 imply it
+_ACCEPTANCE = 0.6  # of a draft; fit rows of DeepSeek-R1 with two drafts on B200 imply 0.5 to 0.7
 _WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
 Key = tuple[str, str, str, str]  # software, kernel, dtype, version
 _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
@@ -49,7 +49,7 @@ class Stack:
         own, kin = f"{self.hardware} {self.model}", f"{self.hardware} {self.family}"
         engine = f"{self.engine} {APART}" if self.apart else self.engine
         model = (engine, own, self.precision, "")
-        return (engine, own, self.precision, self.version), model, (engine, kin, self.precision, ""), (engine, "", "", "")
+        return (engine, own, self.precision, self.version or UNSTATED), model, (engine, kin, self.precision, ""), (engine, "", "", "")
 
 
 def key_of(block: CalibrationBlock) -> Key:
@@ -58,7 +58,7 @@ def key_of(block: CalibrationBlock) -> Key:
 
 
 LEVELS = ("version", "model", "stack", "engine")
-APART = "disaggregated"
+APART, UNSTATED = "disaggregated", "unstated"
 
 
 def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
@@ -131,10 +131,16 @@ def _blocks() -> dict[Key, CalibrationBlock]:
 def choose(stack: Stack, blocks: Mapping[Key, CalibrationBlock] | None = None) -> tuple[str, CalibrationBlock]:
     """(level, block) of the nearest constants of a stack. Raises InputError for an engine that was never measured."""
     known = _blocks() if blocks is None else blocks
-    for level, key in zip(LEVELS, stack.block_keys(), strict=True):
+    level, key = nearest(stack, known)
+    return level, known[key]
+
+
+def nearest(stack: Stack, known: Collection[Key]) -> tuple[str, Key]:
+    """(level, key) of the nearest of the sets that exist; pools of an engine that never had any take those of the engine."""
+    for level, key in zip((*LEVELS, "engine"), (*stack.block_keys(), (stack.engine, "", "", "")), strict=True):
         if key in known:
-            return level, known[key]
-    engines = sorted({software for software, kernel, *_ in known if not kernel})
+            return level, key
+    engines = sorted({software for software, kernel, *_ in known if not kernel and " " not in software})
     raise InputError(f"software: no serving constants of {stack.engine!r}; known: {', '.join(engines)}")
 
 
@@ -149,20 +155,22 @@ def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
     gemm, apart, precision = word(row, "gemm_dtype"), word(row, "mode") == "disagg", precision_of(row)
     share = _MEAN_LENGTH if word(row, "origin").startswith("inferencex") else 1.0
     lengths = share * count(row, "isl", None), share * count(row, "osl", None)
-    drafts = int(number(row, "speculative_tokens", 0.0))
+    drafts = int(quantity(row, "speculative_tokens", 0.0))
     served = (word(row, "model"), gemm, word(row, "moe_dtype"), hardware.id, engine)
     sides = [layout(row, side) for side in ("prefill", "decode")] if apart else [layout(row)] * 2
     prompt, decode = (_passes(*served, side, precision, *lengths, drafts) for side in sides)
     asked = Asked(
         engine, decode, prompt, float(concurrency), *lengths, _rounds(row, concurrency),
         workers=(count(row, "prefill_num_workers", None), count(row, "decode_num_workers", None)) if apart else None,
-        max_sequences=number(row, "max_num_seqs", np.inf),
-        emitted=Drafter(drafts, number(row, "acceptance", _ACCEPTANCE)).tokens_per_step() if drafts else 1.0,
-        delay_steps=number(row, "receive_interval", 0.0) / 2 + number(row, "batch_wait_steps", 0.0),
+        max_sequences=quantity(row, "max_num_seqs", np.inf),
+        emitted=Drafter(drafts, quantity(row, "acceptance", _ACCEPTANCE)).tokens_per_step() if drafts else 1.0,
+        delay_steps=quantity(row, "receive_interval", 0.0) / 2 + quantity(row, "batch_wait_steps", 0.0),
     )  # fmt: skip
     model = as_served(served[0], "", "")
     name = _SEEN_WITH.get(model.name, model.name)
-    return asked, Stack(engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", word(row, "software_version"), apart)
+    return asked, Stack(
+        engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", word(row, "software_version"), apart
+    )
 
 
 def _rounds(row: Mapping[Any, Any], concurrency: int) -> float:

@@ -13,7 +13,7 @@ _MODELS = {"qwen3.5": "qwen3.5", "deepseek": "deepseek", "llama-3.1-70b": "llama
 
 
 def arguments(row: Mapping[Any, Any], engine: str) -> dict[str, float]:
-    """Values of the columns num_requests, receive_interval, batch_wait_steps and speculative_tokens that a row's origin implies.
+    """Values of the columns receive_interval, batch_wait_steps and speculative_tokens that a row's origin implies.
 
     {} for rows of other origins and for disaggregated ones. A column that the row states goes before these.
     """
@@ -34,8 +34,6 @@ def _sglang_on_blackwell(row: Mapping[Any, Any], model: str) -> dict[str, float]
     concurrency, version = float(row["concurrency"]), str(row.get("software_version"))
     if model:  # --scheduler-recv-interval
         found["receive_interval"] = 30 if concurrency >= 16 else 10
-    if model == "qwen3.5" and row["hardware"] == "b300-sxm" and not version.startswith("0.5.9"):
-        found["num_requests"] = concurrency  # --num-prompts "$CONC"
     layout = (row.get("precision"), row.get("tp"), row.get("ep"))
     if model == "qwen3.5" and version == "0.5.9" and layout == ("fp8", 4, 1):
         found["speculative_tokens"] = 3  # TP 4 without EP is in the sweep of qwen3.5_fp8_*_mtp.sh alone

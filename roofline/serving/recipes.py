@@ -102,7 +102,7 @@ def count(row: Mapping[Any, Any], name: str, default: int | None = 1) -> int:
     return int(number)
 
 
-def number(row: Mapping[Any, Any], name: str, default: float) -> float:
+def quantity(row: Mapping[Any, Any], name: str, default: float) -> float:
     """A number ≥ 0 of a row, `default` where it is blank. Raises InputError that names the column."""
     value = row.get(name)
     if value is None or value != value or value == "":

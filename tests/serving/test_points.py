@@ -13,14 +13,15 @@ from roofline.profiles.calibration import shipped
 from roofline.profiles.catalog import load_model
 from roofline.serving.passes import KNOTS, Passes
 from roofline.serving.points import Stack, choose, predict_points
+from roofline.serving.published import arguments
 from roofline.serving.recipes import as_served, family, precision_of
 from roofline.serving.steady import Asked, Constants, Loads, loads, mean_waits, settle, steady
 from tests.serving.shared import DATA, needs_shared
 
 SAMPLE = Path(__file__).parents[1] / "data" / "serving" / "points.csv"
 NONE = {
-    "fixed_s": 0.0, "decode_scale": 1.0, "prompt_scale": 1.0, "per_layer_rank_s": 0.0, "per_layer_s": 0.0, "per_sequence_s": 0.0,
-    "first_s": 0.0, "first_steps": 0.0,
+    "fixed_s": 0.0, "decode_scale": 1.0, "expert_scale": 1.0, "prompt_scale": 1.0, "per_layer_rank_s": 0.0, "per_layer_s": 0.0,
+    "per_sequence_s": 0.0, "first_s": 0.0, "first_steps": 0.0,
 }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def predicted(sample: pd.DataFrame) -> pd.DataFrame:
 def load(clients: float = 8.0, capacity: float = 1e9, rounds: float = 10.0, engine: str = "vllm") -> Loads:
     """A made-up device: a decode step of 10 ms + 0.1 ms a sequence, a prompt of 50 ms."""
     step = 10e-3 + 1e-4 * KNOTS
-    passes = Passes(step, step + 50e-3, 50e-3, step / 2, 25e-3, 32, 1, 1, 16e9, (1e6, 2e6), 80e9)
+    passes = Passes(step, 0.2 * step, step + 50e-3, 50e-3, step / 2, 25e-3, 32, 1, 1, 16e9, (1e6, 2e6), 80e9)
     return replace(loads([Asked(engine, passes, passes, clients, 1000.0, 100.0, rounds)]), capacity=np.array([capacity]))
 
 
@@ -72,6 +73,39 @@ def test_littles_law_holds(clients: float) -> None:
     assert state.running[0] == pytest.approx(clients * 100 * state.tpot_s[0] / (first[0] + 100 * state.tpot_s[0]), rel=1e-6)
 
 
+def test_experts_have_a_scale_of_their_own() -> None:
+    """A fifth of the made-up step is experts'."""
+    state = steady(load(clients=1.0), Constants.stacked([NONE | {"expert_scale": 0.5}]))
+    assert state.step_s[0] == pytest.approx(10.1e-3 * 0.9)
+
+
+def test_speculation_divides_the_step_by_what_it_emits() -> None:
+    case = replace(load(clients=1.0), emitted=np.array([2.0]), delay_steps=np.array([5.0]))
+    state, ttft = settle(case, Constants.stacked([NONE]))
+    assert state.tpot_s[0] == pytest.approx(10.1e-3 / 2)
+    assert ttft[0] == pytest.approx(50e-3 + 6 * 10.1e-3)  # a delay is counted in steps, whatever they emit
+
+
+def test_drafts_make_tokens_cheaper_at_low_load(sample: pd.DataFrame) -> None:
+    row = sample[(sample["mode"] == "agg") & sample["model"].str.contains("Llama")].head(1)
+    table = pd.concat([row.assign(concurrency=2), row.assign(concurrency=2, speculative_tokens=3, acceptance=0.8)], ignore_index=True)
+    plain, drafted = predict_points(table)["tpot_s_expected"]
+    assert plain / 2.95 < drafted < 0.75 * plain
+
+
+def test_arguments_of_published_sweeps() -> None:
+    row = {
+        "origin": "inferencex_m03", "model": "Qwen/Qwen3.5-397B-A17B", "hardware": "b200-sxm", "software_version": "0.5.9",
+        "precision": "fp8", "tp": 4.0, "ep": 1.0, "concurrency": 16.0, "isl": 1024, "osl": 1024,
+    }  # fmt: skip
+    assert arguments(row, "sglang") == {"receive_interval": 30, "speculative_tokens": 3}
+    assert arguments(row | {"ep": 4.0, "concurrency": 8.0}, "sglang") == {"receive_interval": 10}
+    assert arguments(row | {"origin": "gap_analysis"}, "sglang") == {}
+    llama = row | {"model": "meta-llama/Llama-3.1-70B", "tp": 2.0}
+    assert arguments(llama, "trtllm") == {"batch_wait_steps": 20}
+    assert arguments(llama | {"tp": 8.0}, "trtllm") == arguments(llama | {"osl": 8192}, "trtllm") == {}
+
+
 def test_memory_caps_the_running_batch_and_the_rest_waits() -> None:
     constants = Constants.stacked([NONE])
     free, ttft = settle(load(64.0), constants)
@@ -90,8 +124,10 @@ def test_a_single_burst_waits_half_its_length() -> None:
 def test_the_nearest_constants_are_taken() -> None:
     stack = Stack("vllm", "h100-sxm", "llama-3.1-70b", "dense", "fp8")
     assert choose(stack)[0] == "model"
+    assert choose(replace(stack, version="never seen"))[0] == "model"
     assert choose(replace(stack, model="another"))[0] == "stack"
     assert choose(replace(stack, hardware="another"))[0] == "engine"
+    assert choose(replace(stack, hardware="another", apart=True))[1].software == "vllm disaggregated"
 
 
 def test_constants_are_physical() -> None:
