@@ -37,7 +37,10 @@ class Room:
 
 
 ROOMS = {
-    "ledger": Room("roofline/ledger/**/*.py", ("tests/ledger/test_reference.py", "tests/ledger", "tests/test_phases.py")),
+    "ledger": Room(
+        "roofline/ledger/**/*.py",
+        ("tests/ledger/test_written_out.py", "tests/ledger/test_reference.py", "tests/ledger", "tests/test_phases.py"),
+    ),
     "capacity": Room("roofline/capacity/*.py", ("tests/capacity/test_written_out.py", "tests/capacity/test_plan.py", "tests/capacity")),
     "blocks": Room(
         "roofline/scheduling/blocks.py",
