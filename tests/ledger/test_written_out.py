@@ -9,8 +9,9 @@ from roofline.dtypes import dtype
 from roofline.ledger import Conventions, Op, Parallel, build_ledger, outer_tensors
 from roofline.ledger.collectives import collective, layer_collectives, outer_collectives, wire_share
 from roofline.ledger.elementwise import layer_elementwise
+from roofline.ledger.mixers import state_bytes
 from roofline.profiles.catalog import load_model
-from roofline.profiles.model import MLP, Attention, Layer, MoE
+from roofline.profiles.model import KDA, MLA, MLP, Attention, GatedDelta, Layer, Mamba, Mamba2, Model, MoE
 
 LLAMA, BF16 = load_model("llama-3.1-8b"), dtype("bf16")  # 4096 wide, 128,256 words
 DENSE = Layer(mixer=Attention(heads=8, kv_heads=4, head_dim=16), ffn=MLP(intermediate=96))
@@ -112,3 +113,48 @@ def test_a_rank_has_its_part_of_the_words_rounded_up(tp: int) -> None:
     model = LLAMA.model_copy(update={"vocab_size": 1001})
     sizes = {tensor.name: tensor.parameters for tensor in outer_tensors(model, Parallel(tp=tp))}
     assert sizes["embed_tokens"] == sizes["lm_head"] == -(-1001 // tp) * 4096
+
+
+SMALL = {"conv": 4, "state_bits": 32}
+STATES = [
+    # state elements in 4 bytes, inputs of the convolution in 2, per rank of tp 2
+    (GatedDelta(key_heads=4, heads=8, key_dim=16, value_dim=32, **SMALL), 4 * 16 * 32, 2 * 2 * 16 + 4 * 32),
+    (KDA(heads=8, head_dim=16, **SMALL), 4 * 16 * 16, 3 * 4 * 16),
+    (Mamba2(heads=8, head_dim=16, state_size=10, groups=2, **SMALL), 4 * 16 * 10, 4 * 16 + 2 * 1 * 10),
+    (Mamba(heads=64, state_size=10, dt_rank=3, **SMALL), 32 * 10, 32),
+]
+
+
+@pytest.mark.parametrize(("mixer", "elements", "channels"), STATES, ids=lambda value: getattr(value, "kind", None))
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_what_a_recurrent_layer_keeps(mixer: GatedDelta | KDA | Mamba2 | Mamba, elements: int, channels: int, drafts: int) -> None:
+    assert state_bytes(mixer, 2, drafts) == elements * 4 + (4 - 1 + drafts) * channels * 2
+    halved = mixer.model_copy(update={"state_bits": 16})
+    assert state_bytes(halved, 2, drafts) == elements * 2 + (4 - 1 + drafts) * channels * 2
+
+
+@pytest.mark.parametrize(("mixer", "elements", "channels"), STATES, ids=lambda value: getattr(value, "kind", None))
+def test_what_a_recurrent_layer_does(mixer: GatedDelta | KDA | Mamba2 | Mamba, elements: int, channels: int) -> None:
+    """Per element of the state and token: decay 1, write 2, read 2, and 2 more where a delta net reads by key first; 2 per tap."""
+    model = Model(
+        name="m", model_type="t", source="here", hidden_size=64, vocab_size=32, layers={"a": Layer(mixer=mixer, ffn=None)}, order="2*a"
+    )
+    ledger = build_ledger(model, Batch.of([3, 1], [0, 9]), parallel=Parallel(tp=2))
+    op = next(op for op in ledger if op.kind == "state")
+    each = 7 if isinstance(mixer, GatedDelta | KDA) else 5
+    assert float(op.flops_each) == 4 * (each * elements + 2 * 4 * channels)
+    kept = elements * 4 + 3 * channels * 2
+    assert float(op.kv_read_bytes_each) == kept  # only one of the two sequences has a past
+    assert float(op.kv_write_bytes_each) == 2 * kept
+    assert op.count == 2
+
+
+def test_an_index_key_and_its_scores() -> None:
+    model = load_model("deepseek-v3.2")
+    spec = next(layer.mixer.indexer for layer in model.layers.values() if isinstance(layer.mixer, MLA) and layer.mixer.indexer)
+    ledger = build_ledger(model, Batch.decode(2, 99))
+    op = next(op for op in ledger if op.name == "indexer")
+    assert float(op.flops_each) == 2 * (2 * 100) * spec.heads * (spec.head_dim + 1)
+    assert float(op.kv_read_bytes_each) == 2 * 99 * spec.head_dim * spec.cache_bits / 8
+    assert float(op.kv_write_bytes_each) == 2 * spec.head_dim * spec.cache_bits / 8
+    assert float(op.activation_bytes_each) == 2 * spec.heads * (spec.head_dim + 1) * 2
