@@ -167,8 +167,11 @@ def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
     session.say(f"engine: {len(plan.fit_steps)} steps for its constants, {len(plan.judged_steps)} to judge, {seconds:.0f} s")
     bench = Bench(session.model, device.kind, dtype, [*plan.fit_steps, *plan.judged_steps], cpu_time=device.cpu_time, seed=session.seed)
     count = passes.count(seconds / 2, len(plan.fit_steps))
+    share, took = seconds / (2 * count), 0.0
     for number in range(1, count + 1):
-        share = seconds / (2 * count)
+        if took > session.left_s:
+            break
+        began = time.perf_counter()
         _constants(session, plan, bench, writer, number, share)
         new = [basis for basis in session.bases if basis.name == THIS_RUN or session.hardware is None]
         stated = [step_prediction(step, session.model, AS_SHIPPED, basis) for basis in new for step in plan.judged_steps]
@@ -177,6 +180,7 @@ def _judge_steps(session: Session, plan: Plan, writer: JsonlWriter) -> Bench:
         bench.steps(
             plan.judged_steps, time.perf_counter() + share, writer, device, session.seed + number, sentinel=plan.fit_steps[0], number=number
         )
+        took = time.perf_counter() - began
     return bench
 
 
