@@ -54,6 +54,7 @@ def agreement(folders: Sequence[Path], runs: Sequence[Validation]) -> str:
         _line("trustworthy", ["yes" if run.trustworthy else "no" for run in runs]),
         _line("seconds (budget)", [f"{run.run['seconds']:.0f} ({run.run['budget_s']:.0f})" for run in runs]),
         _line("threads", [f"{run.run['threads']}, {'CPU seconds' if run.run['cpu_time'] else 'wall clock'}" for run in runs]),
+        _line("constants of the engine", ["once" if "steps" in run.stages else "anew in each pass" for run in runs]),
         _line("cores that other processes took", [_number(run.facts.others) for run in runs]),
         _line("change of the same shape between passes", [_percent(run.facts.drift) for run in runs]),
         _line("spread of half of the cases (IQR / median)", [_percent(run.facts.spread) for run in runs]),
