@@ -75,6 +75,7 @@ def _row(finding: Finding) -> dict[str, Any]:
         "expected": finding.case.label,
         "label": finding.label,
         "confidence": first.confidence,
+        "verdict": finding.found.verdict,
         "right": finding.right,
         "evidence_for": [each.text for each in first.supporting],
         "knob": first.rule.knob,
@@ -97,7 +98,8 @@ def _evidence(findings: Sequence[Finding]) -> list[Block]:
         first = finding.found.first
         blocks.append(Heading(f"{finding.case.title}: {finding.case.about}"))
         blocks += [Paragraph(each.text, bullet="+") for each in first.supporting[:3]]
-        blocks.append(Paragraph(f"{finding.label}, {first.confidence:.0%}: {first.rule.title}"))
+        suspect = ", first suspect: not enough evidence for more" if finding.found.verdict == "unclear" else ""
+        blocks.append(Paragraph(f"{finding.label}, {first.confidence:.0%}: {first.rule.title}{suspect}"))
         if finding.case.label != "NONE":
             blocks.append(Paragraph(f"knob: {first.rule.knob}", style="dim"))
     return blocks

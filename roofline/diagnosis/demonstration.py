@@ -46,8 +46,7 @@ class Case:
     about: str
 
 
-_SHARING = (Load(8, 224, 8, shared=192),)
-HEALTHY = Case("NONE", "as it should be", (), _SHARING, "8 streams whose prompts begin alike, and a prefix cache")
+HEALTHY = Case("NONE", "as it should be", (), (Load(12, 64, 32, shared=32),), "12 streams whose prompts begin alike")
 FAULTS = (
     Case("KV", "KV pool too small", ("--kv-blocks", "49"), (Load(24, 32, 96),), "24 streams of 128 tokens in a pool of 768"),
     Case(
@@ -58,7 +57,7 @@ FAULTS = (
         "16 long answers beside prompts of 240 tokens that come 24 at a time, in steps of up to 8192",
     ),
     Case("CAP", "sequence cap", ("--max-num-seqs", "4"), (Load(24, 32, 32),), "24 streams on 4 sequences"),
-    Case("PFX", "no prefix cache", ("--no-prefix-caching",), _SHARING, "the healthy load without the cache"),
+    Case("PFX", "no prefix cache", ("--no-prefix-caching",), (Load(5, 224, 16, shared=192),), "5 streams, 192 of 224 prompt tokens alike"),
 )
 
 
@@ -72,12 +71,12 @@ class Finding:
 
     @property
     def label(self) -> str:
-        """Of the verdict; "unclear" where it says that there is not enough evidence."""
-        return "unclear" if self.found.verdict == "unclear" else self.found.first.label
+        """Of the likeliest cause, stated or only suspected."""
+        return self.found.first.label
 
     @property
     def right(self) -> bool:
-        """Whether it is the fault that was put in."""
+        """Whether that is the fault that was put in."""
         return self.label == self.case.label
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
-from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, Evidence, Rule, prompt_per_output
-
-_PROMPT_HEAVY = 8.0
+from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule
 
 
 def _compute_bound(seen: Observations) -> Iterator[Evidence]:
@@ -59,9 +57,7 @@ def _prefix(seen: Observations) -> Iterator[Evidence]:
     if seen.says("prefix_caching", value=False):
         yield Evidence(STRONG if shared else SOME, "the prefix cache is off")
         if n("prefill_s") > 0.5 * n("ttft_s"):
-            yield Evidence(SOME, f"{n('prefill_s') / n('ttft_s'):.0%} of TTFT is prefill")
-        if prompt_per_output(seen) > _PROMPT_HEAVY:
-            yield Evidence(SOME, f"{prompt_per_output(seen):.0f} prompt tokens are computed for each generated one")
+            yield Evidence(WEAK, f"{n('prefill_s') / n('ttft_s'):.0%} of TTFT is prefill")
 
 
 RULES = (

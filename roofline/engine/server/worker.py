@@ -66,6 +66,7 @@ class Worker:
 
     def submit(self, job: Job) -> None:
         """Queues a job; the engine has been asked before whether it can run (`Engine.why_never`)."""
+        job.life.queued_s = clock()
         self._inbox.put(partial(self._add, job))
 
     def abort(self, request_id: str, reason: str = "abort") -> None:
@@ -133,7 +134,6 @@ class Worker:
         return job.sink, Update(job.choice, tokens, finish, job.life.cached_tokens)
 
     def _add(self, job: Job) -> None:
-        job.life.queued_s = clock()
         self._jobs[job.request_id] = job
         self.engine.add_request(job.request_id, job.prompt, job.max_tokens, job.sampling)
 
