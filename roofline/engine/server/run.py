@@ -84,8 +84,14 @@ async def listening(model: Model, place: Place, bounds: Bounds) -> AsyncIterator
     metrics = Metrics(place.name, model.cache, model.max_model_len)
     worker = Worker(model.engine, metrics, asyncio.get_running_loop(), ended.set)
     service = Service(worker, model.text, Limits(place.name, model.max_model_len, model.engine.why_never), bounds, place.key)
-    times = {"keepalive_timeout": bounds.idle_s, "lingering_time": bounds.linger_s, "shutdown_timeout": _CLOSE_S}
-    runner = web.AppRunner(service.app(), handler_cancellation=True, access_log=None, **times)
+    runner = web.AppRunner(
+        service.app(),
+        handler_cancellation=True,
+        access_log=None,
+        keepalive_timeout=bounds.idle_s,
+        lingering_time=bounds.linger_s,
+        shutdown_timeout=_CLOSE_S,
+    )
     await runner.setup()
     site = web.TCPSite(runner, place.host, place.port, backlog=1024)
     try:
