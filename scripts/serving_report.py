@@ -101,9 +101,9 @@ def pairs(path: Path, table: pd.DataFrame) -> Iterator[str]:
         )
         part = loads([one for (one, _), chosen in zip(mine, test, strict=True) if chosen])
         error[test] = steady(part, fit_serving.spread(values, np.zeros(2), test.sum())).tpot_s
-    error = error / (rows["tpot_ms"].to_numpy() / 1e3) - 1
+    off = pd.Series(error / (rows["tpot_ms"].to_numpy() / 1e3) - 1)
     yield "\n## Model × device pairs left out of the fit in turn\n"
-    yield f"Engine sets fitted without any row of a pair, on the pair's rows of this split: TPOT {short(error)} ({len(rows)} rows)."
+    yield f"Engine sets fitted without any row of a pair, on the pair's rows of this split: TPOT {short(off)} ({len(rows)} rows)."
 
 
 def curve(table: pd.DataFrame, stacks: pd.DataFrame, engine: pd.DataFrame) -> Iterator[str]:
