@@ -39,7 +39,7 @@ COMMANDS: dict[str, str] = {
     "loadtest": "Load a server: concurrency ladder, knee, service level.",
     "diagnose": "Why is this server slow? Ranked causes with evidence.",
     "doctor": "What is installed, what this machine can do, what is missing.",
-    "demo": "A tiny server on this CPU: its knee, four faults, their diagnosis.",
+    "demo": "A tiny server: its knee, four faults, their diagnosis.",
     "mock": "A streaming server that knows the truth, for testing clients.",
 }
 

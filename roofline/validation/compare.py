@@ -87,7 +87,7 @@ def assemble(folder: Path) -> Validation:
     return Validation(run, environment, measurements, rows, judge_groups(rows), seen, findings, stages, requests, simulated)
 
 
-def _read(path: Path) -> tuple[Environment, list[Measurement], list[dict[str, Any]]]:
+def _read(path: Path) -> tuple[Environment, list[Measurement], list[Mapping[str, Any]]]:
     environment: Environment | None = None
     measurements: list[Measurement] = []
     requests: list[dict[str, Any]] = []

@@ -22,7 +22,7 @@ def measurement(op: str, shape: dict, seconds: float, flops: float, moved: float
 
 
 def gemm(m: int, n: int, k: int, noise: float = 0.0) -> Measurement:
-    """By hand: 5 µs, 80 % of the peak, 90 % of the bandwidth, nothing overlaps, a quarter of that peak from 4 to 15 rows, weights packed once
+    """By hand: 5 µs, 80 % of the peak, 90 % of the bandwidth, nothing overlaps, a quarter of that peak from 4 to 15 rows, packed once
     (60 % of a pass) from 16 rows."""
     flops, weights, moved = 2.0 * m * n * k, 4.0 * n * k, 4.0 * (n * k + m * k + m * n)
     rate = (0.25 if 4 <= m < 16 else 1.0) * 0.8 * PEAK
