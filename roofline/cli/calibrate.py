@@ -9,9 +9,13 @@ from roofline.cli import jsonout, options, tables
 from roofline.cli.output import check_target, print_text, write_atomically
 from roofline.cli.render import READING_WIDTH, Block, Column, Heading, Ink, Paragraph, Table, page
 from roofline.cli.shell import new_app
+from roofline.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from roofline.calibration.calibrate import Calibrated
+    from roofline.profiles.hardware import Hardware
 
 app = new_app()
 
@@ -35,8 +39,9 @@ def calibrate(
 ) -> None:
     """Fits the constants of the kernel forms on the measured rows of HW and writes them as YAML, with where they come from.
 
-    About 30 shapes per kernel and dtype suffice, 15 are the least. Rows whose split is not fit are not read. The error held out is
-    that of rows predicted from constants that have not seen their shapes. Without -o the YAML goes to standard output.
+    About 30 shapes per kernel and dtype suffice, 15 are the least. Serving rows (op serving, tpot_ms) give each stack a pace of its
+    own, from 3 points on. Rows whose split is not fit are not read. The error held out is that of rows predicted from constants that
+    have not seen them. Without -o the YAML goes to standard output.
     """
     import pandas as pd
 
@@ -48,7 +53,7 @@ def calibrate(
     device = load_hardware(hardware)
     frames = [tables.read(name, op, (device.id,)) for name in table]
     whole = frames[0] if len(frames) == 1 else pd.concat([normalised(f, op) for f in frames], ignore_index=True)
-    found = fitting.calibrate(whole, device, op=op, name=", ".join(table))
+    found = _calibrated(whole, device, op, ", ".join(table))
     text = fitting.text(found)
     if as_json:
         data = {"groups": found.report, "warnings": found.warnings, "skipped": _skipped(found), "blocks": _blocks(found)}
@@ -58,6 +63,32 @@ def calibrate(
     if output is not None:
         write_atomically(output, text)
     print(page(list(_page(found)), READING_WIDTH, Ink()), end="", file=sys.stdout if output and not as_json else sys.stderr)
+
+
+def _calibrated(whole: pd.DataFrame, device: Hardware, op: str, name: str) -> Calibrated:
+    """Constants from kernels, from serving rows, or from both."""
+    from roofline.calibration import calibrate as fitting
+    from roofline.profiles.calibration import CalibrationFile
+    from roofline.serving.own_points import FEWEST, calibrate_points
+
+    frame = whole.assign(op=op) if op else whole
+    serving = frame["op"].eq("serving") if "op" in frame else frame.index != frame.index
+    if not serving.any():
+        return fitting.calibrate(whole, device, op=op, name=name)
+    rows = frame[serving]
+    own = calibrate_points(rows if "hardware" in rows else rows.assign(hardware=device.id), device, name)
+    if serving.all():
+        if not own.blocks:
+            few = ", ".join(f"{label}: {count}" for label, count in own.skipped) or "no row that can be priced"
+            raise InputError(f"too few serving points of {device.id} to calibrate: at least {FEWEST} per stack ({few})")
+        return fitting.Calibrated(CalibrationFile(id=device.id, blocks=tuple(own.blocks)), own.report, own.warnings, own.skipped)
+    found = fitting.calibrate(frame[~serving], device, name=name)
+    return fitting.Calibrated(
+        CalibrationFile(id=device.id, blocks=(*found.file.blocks, *own.blocks)),
+        found.report + own.report,
+        found.warnings + own.warnings,
+        found.skipped + own.skipped,
+    )
 
 
 def _blocks(found: Calibrated) -> list[dict[str, Any]]:

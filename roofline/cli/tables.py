@@ -61,13 +61,14 @@ def with_predictions(frame: pd.DataFrame, op: str, operands: str, calibration: S
     """The table with predictions of every kind of row that the product knows; blocks of the files go before shipped ones."""
     from roofline.calibration.predict import predict_table
 
-    return predict_table(frame, operands=operands, op=op, blocks=_blocks(calibration), others={"serving": _serving})
+    blocks = _blocks(calibration)
 
+    def serving(rows: pd.DataFrame, hot: bool) -> pd.DataFrame:
+        from roofline.serving.points import predict_points
 
-def _serving(rows: pd.DataFrame, hot: bool) -> pd.DataFrame:
-    from roofline.serving.points import predict_points
+        return predict_points(rows, hot, [block for of_device in blocks.values() for block in of_device])
 
-    return predict_points(rows, hot)
+    return predict_table(frame, operands=operands, op=op, blocks=blocks, others={"serving": serving})
 
 
 def _blocks(files: Sequence[Path]) -> Blocks:

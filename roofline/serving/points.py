@@ -27,7 +27,7 @@ _NUMBERS = ("bound", "expected", "low", "high")
 _MEAN_LENGTH = 0.9  # InferenceX draws lengths from 80 to 100 % of the nominal ones
 _ROUNDS = 10.0  # requests measured, in multiples of the concurrency
 _ACCEPTANCE = 0.6  # of a draft; fit rows of DeepSeek-R1 with two drafts on B200 imply 0.5 to 0.7
-_WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
+WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
 Key = tuple[str, str, str, str]  # software, kernel, dtype, version
 _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
@@ -61,7 +61,7 @@ LEVELS = ("version", "model", "stack", "engine")
 APART, UNSTATED = "disaggregated", "unstated"
 
 
-def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
+def predict_points(table: pd.DataFrame, hot: bool = False, own: Sequence[CalibrationBlock] = ()) -> pd.DataFrame:
     """Columns ttft_s_*, tpot_s_*, output_tokens_per_s_* (bound, expected, low, high), `calibration`, `error` for serving rows.
 
     Columns read: model, hardware, software, isl, osl, concurrency, and tp, attention_dp, ep, gemm_dtype, moe_dtype, kv_dtype,
@@ -70,7 +70,7 @@ def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     batch_wait_steps (that TensorRT-LLM waits for more prompts) where given; disaggregated rows (mode disagg) the prefill_* and
     decode_* ones. Means over a closed loop of 10 × concurrency requests that start together, unless num_requests says otherwise.
     Rates are of all GPUs; their bound is the highest rate, and low ≤ expected ≤ high as for times. hot is ignored: a model's
-    weights never fit a cache. Arguments of published runs: roofline.serving.published.
+    weights never fit a cache. own: blocks that go before the shipped ones. Arguments of published runs: roofline.serving.published.
     Not counted: tokenisation and network beyond what fitted runs had, prefix hits, transfer of KV between pools.
     """
     import pandas as pd
@@ -78,11 +78,12 @@ def predict_points(table: pd.DataFrame, hot: bool = False) -> pd.DataFrame:
     found = pd.DataFrame({"calibration": "", "error": ""}, index=table.index)
     for name in (f"{measure}_{number}" for measure in MEASURES for number in _NUMBERS):
         found[name] = np.nan
+    known = {**_blocks(), **{key_of(block): block for block in own if block.family == "serving"}} if own else None
     places, asked, chosen = [], list[Asked](), list[tuple[str, CalibrationBlock]]()
     for place, row in zip(table.index, table.to_dict("records"), strict=True):
         try:
             one, stack = read_row(row)
-            constants = choose(stack)
+            constants = choose(stack, known)
         except RooflineError as error:
             found.loc[place, "error"] = str(error)
             continue
@@ -119,7 +120,7 @@ def bounds(load: Loads, state: Steady) -> tuple[Float, Float]:
 
 def _quantiles(level: str, block: CalibrationBlock, measure: str) -> tuple[float, float]:
     low, high = block.interval_log_quantiles[measure]
-    wider = _WIDER.get(level, 1.0)
+    wider = WIDER.get(level, 1.0)
     return min(wider * low, 0.0), max(wider * high, 0.0)
 
 
