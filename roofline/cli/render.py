@@ -105,7 +105,8 @@ class Column:
         if self.kind == "number":
             return units.significant(value)
         if self.kind == "percent":
-            return f"{100 * value:.3g} %" if value >= 0.001 or value <= 0 else "<0.1 %"
+            short = units.significant(100 * value, 3) if abs(value) >= 9.995 else f"{100 * value:.3g}"
+            return f"{short} %" if value >= 0.001 or value <= 0 else "<0.1 %"
         if self.kind == "parameters":
             return units.format(value, "count").replace(" G", " B")
         if self.unit:
