@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from roofline.diagnosis import families, sources
+from roofline.diagnosis.exposition import Scrape
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rank import Diagnosis, diagnose
 from roofline.errors import RooflineError
@@ -22,7 +22,7 @@ SERVER = ("--port", "0", "--threads", "1", "--kv-blocks", "2048", "--max-num-bat
 LADDER, RUNG_REQUESTS, RUNG_TOKENS = (1, 2, 4, 8, 16, 32), 32, 16
 _PROGRAM = (sys.executable, "-c", "from roofline.cli.main import run; run()")
 _MANY_REQUESTS = 4000
-_START_S, _SETTLE_S = 60.0, 1.5
+_START_S, _SETTLE_S, _TRIES = 120.0, 1.5, 50
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def examine(case: Case, url: str, window_s: float) -> Finding:
         before = _under_load(url, sum(load.streams for load in case.loads))
         began = time.monotonic()
         time.sleep(window_s)
-        seen = families.observe(before, sources.scrape(url), time.monotonic() - began)
+        seen = families.observe(before, _scrape(url), time.monotonic() - began)
     finally:
         for client in clients:
             client.kill()
@@ -125,17 +125,33 @@ def _client(load: Load, url: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _under_load(url: str, streams: int) -> Any:
+def _under_load(url: str, streams: int) -> Scrape:
     """/metrics a moment after most of the streams have come."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until:
-        values = sources.scrape(url).values
-        there = sum(sum(values.get(name, {}).values()) for name in ("vllm:num_requests_running", "vllm:num_requests_waiting"))
-        if there >= 0.8 * streams:
+        if sum(_requests(sources.scrape(url))) >= 0.8 * streams:
             time.sleep(_SETTLE_S)
-            return sources.scrape(url)
+            return _scrape(url)
         time.sleep(0.1)
     raise RooflineError(f"the load of {streams} streams did not come within {_START_S:g} s: this machine is too busy")
+
+
+def _scrape(url: str) -> Scrape:
+    """/metrics, but not of the moment in which answers of equal length have all ended and the next are not scheduled yet."""
+    page = sources.scrape(url)
+    for _ in range(_TRIES):
+        running, waiting = _requests(page)
+        if running or not waiting:
+            break
+        time.sleep(0.01)
+        page = sources.scrape(url)
+    return page
+
+
+def _requests(page: Scrape) -> tuple[float, float]:
+    """Requests that run and that wait, all engines."""
+    running, waiting = (sum(page.values.get(f"vllm:num_requests_{state}", {}).values()) for state in ("running", "waiting"))
+    return running, waiting
 
 
 def demonstrate(window_s: float, say: Callable[[str], None]) -> tuple[Outcome, list[Finding]]:
@@ -145,8 +161,15 @@ def demonstrate(window_s: float, say: Callable[[str], None]) -> tuple[Outcome, l
         outcome = find_knee(url)
         say(f"{HEALTHY.title}: {HEALTHY.about}")
         findings = [examine(HEALTHY, url, window_s)]
+    _tell(findings[-1], say)
     for case in FAULTS:
         say(f"{case.title}: {case.about}")
         with server(case.server) as url:
             findings.append(examine(case, url, window_s))
+        _tell(findings[-1], say)
     return outcome, findings
+
+
+def _tell(finding: Finding, say: Callable[[str], None]) -> None:
+    first = finding.found.first
+    say(f"  the diagnosis: {first.label}, {first.confidence:.0%}: {first.rule.title}")

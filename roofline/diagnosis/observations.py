@@ -95,6 +95,13 @@ VOCABULARY: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
+# What took no time, or has no size, did not happen: an idle server's histograms have no new samples.
+_NOTHING_IF_ZERO = frozenset({
+    "ttft_s", "ttft_p99_s", "prefill_s", "tpot_s", "itl_s", "itl_p50_s", "itl_p99_s", "kernel_speedup", "chunk_tokens", "max_num_seqs",
+    "kv_tokens", "vocab_size", "expected_tpot_s", "bound_tpot_s",
+})  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Fact:
     """One thing that was observed. source: where it comes from, for people."""
@@ -118,7 +125,10 @@ class Observations:
             self.add(name, value, source)
 
     def add(self, name: str, value: Value | None, source: str) -> None:
-        """Adds a fact; None and NaN stay unknown. Raises InputError for a name or type that VOCABULARY does not have."""
+        """Adds a fact; None and NaN stay unknown, and so does a latency or a size of zero.
+
+        Raises InputError for a name or type that VOCABULARY does not have.
+        """
         if name not in VOCABULARY:
             raise InputError(f"{source}: no observation is called {name}; see `roofline diagnose --list-observations`")
         if value is None or (isinstance(value, float) and math.isnan(value)):
@@ -131,7 +141,8 @@ class Observations:
             value = float(value)
         if not isinstance(value, wanted):
             raise InputError(f"{source}: {name}: {value!r} is not {'a number' if wanted is float else unit}")
-        self._facts[name] = Fact(name, value, source)
+        if not (value == 0 and name in _NOTHING_IF_ZERO):
+            self._facts[name] = Fact(name, value, source)
 
     def update(self, other: Observations) -> None:
         """Adds all facts of another bag."""

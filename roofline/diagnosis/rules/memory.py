@@ -27,7 +27,7 @@ def _kv(seen: Observations) -> Iterator[Evidence]:
     if kv >= 0.9 and n("generation_tokens_per_s") < 0.6 * n("generation_tokens_per_s_before"):
         fall = f"{n('generation_tokens_per_s_before'):.0f} to {n('generation_tokens_per_s'):.0f} tokens/s"
         yield Evidence(STRONG, f"output fell from {fall} with KV at {kv:.0%}")
-    overbooked = kv - n("kv_usage_before") > 0.25 and kv / running * (running + waiting) > 1.2
+    overbooked = running > 0 and kv - n("kv_usage_before") > 0.25 and kv / running * (running + waiting) > 1.2
     if kv < 0.85 and not overbooked:
         yield Evidence(-STRONG, f"KV at {kv:.0%}")
     if overbooked:
@@ -54,7 +54,7 @@ def _activation(seen: Observations) -> Iterator[Evidence]:
     elif wanted > 0:
         yield Evidence(SOME, f"an allocation of {wanted / _MiB:.0f} MiB failed")
     logits = n("max_num_seqs") * n("vocab_size") * _LOGIT_BYTES
-    if abs(wanted / logits - 1) < 0.05:
+    if abs(wanted - logits) < 0.05 * logits:
         yield Evidence(STRONG, f"it is the sampler's: max_num_seqs × vocabulary × {_LOGIT_BYTES} B = {logits / _MiB:.0f} MiB")
     if seen.says("oom_in_long_prefill", value=True):
         yield Evidence(STRONG, "memory ran out in a long prefill, after a start-up that went well")
@@ -69,6 +69,8 @@ def _activation(seen: Observations) -> Iterator[Evidence]:
 
 def _fixed(seen: Observations) -> Iterator[Evidence]:
     n = seen.number
+    if not n("running") > 0:
+        return
     each, asked = n("kv_usage") * n("kv_tokens") / n("running"), n("prompt_length") + n("output_length")
     if each > 3 * asked and n("kv_usage") > 0.8:
         yield Evidence(STRONG, f"each running request holds {each:.0f} tokens of the pool and has at most {asked:.0f}")
