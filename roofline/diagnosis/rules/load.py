@@ -9,6 +9,7 @@ from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence
 
 _PREFILL_HEAVY = 15.0
 _LIGHT_STEP = 512
+_SAME = 1.1  # growth that is none
 _USUAL_CAPS = {1, 2, 4, 8, 16, 32, 48, 64, 96, 100, 128, 160, 192, 200, 256, 320, 384, 512, 768, 1000, 1024, 2048}
 
 
@@ -37,7 +38,8 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
     if waits_long(seen):
         yield Evidence(SOME, f"{queue / ttft:.0%} of TTFT is waiting")
     if n("ttft_growth") > 3 and n("ttft_growth") > 2 * n("tpot_growth"):
-        yield Evidence(SOME, f"with load TTFT grows {n('ttft_growth'):.2g} ×, TPOT {n('tpot_growth'):.2g} ×")
+        even = n("tpot_growth") < _SAME
+        yield Evidence(WEAK if even else SOME, f"with load TTFT grows {n('ttft_growth'):.2g} ×, TPOT {n('tpot_growth'):.2g} ×")
     if seen.text("pattern") in ("queue-grows", "overload"):
         yield Evidence(STRONG, "requests that come later wait longer: more arrives than is served")
     yield from _not_waiting(seen)
@@ -63,6 +65,8 @@ def _cap(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(
             DECISIVE + SOME, f"max_num_seqs {n('max_num_seqs'):.0f} is more than the {n('state_slots'):.0f} state slots that there are"
         )
+    if n("ttft_growth") > 3 and n("tpot_growth") < _SAME:
+        yield Evidence(SOME, f"TTFT grows {n('ttft_growth'):.2g} × and TPOT stays: no more run than before, the rest wait for a place")
     if waiting >= 1 and kv < 0.9:
         flat = abs(running - n("running_before")) <= max(1.0, 0.02 * running)
         if running >= n("max_num_seqs"):
