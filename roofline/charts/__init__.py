@@ -31,11 +31,16 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "budget": ("budget", "memory of one GPU: weights, activations, runtime, KV, what is left"),
 }
 
+SEVERAL_DEVICES = ("roofline", "budget")
+
 
 def build(kind: str, request: Request) -> Chart:
     """The figure of a kind in KINDS. Raises InputError for another kind, or for what the request lacks."""
     if kind not in KINDS:
         raise InputError(f"unknown chart {kind!r}; known: {', '.join(KINDS)}")
+    if len(request.devices) > 1 and kind not in SEVERAL_DEVICES:
+        names = ", ".join(device.id for device in request.devices)
+        raise InputError(f"chart {kind} draws one device, not {names}: make one of each; {' and '.join(SEVERAL_DEVICES)} compare devices")
     name = KINDS[kind][0]
     module = import_module(f"roofline.charts.{name}")
     draw: Callable[[Request], Chart] = getattr(module, kind.replace("-", "_"))

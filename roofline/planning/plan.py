@@ -155,7 +155,9 @@ def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape:
     found.append(Limit("max_num_seqs", cap, f"the engine runs at most {cap:,} sequences"))
     if load.tpot_s is not None:
         batch = latency_limited_batch(setup, load.mean_context, load.tpot_s)
-        found.append(Limit("tpot", batch, f"a decode step alone stays under {load.tpot_s * 1e3:g} ms up to batch {batch:,}"))
+        goal = f"under {load.tpot_s * 1e3:g} ms"
+        met = f"a decode step alone stays {goal} up to batch {batch:,}" if batch else f"a decode step is not {goal} even at batch 1"
+        found.append(Limit("tpot", batch, met))
     if shape.eighty is not None:
         found.append(Limit("plateau", shape.eighty, f"80 % of the throughput that any batch can reach comes at batch {shape.eighty:,}"))
     return sorted(found, key=lambda limit: limit.batch if limit.batch is not None else 1 << 60)

@@ -174,3 +174,14 @@ def test_charts_are_not_imported_by_other_commands() -> None:
     code += "finally: print('matplotlib' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip().endswith("False")
+
+
+def test_a_second_device_is_drawn_or_refused(cli: Cli, tmp_path: Path) -> None:
+    both = ["-H", "a100-sxm-80gb", "-H", "h100-sxm"]
+    refused = cli("chart", "batch", "llama-3.1-8b", *both, "-o", str(tmp_path / "x.svg"))
+    assert refused.code == 2
+    assert "one device, not a100-sxm-80gb, h100-sxm" in refused.err
+    assert not list(tmp_path.iterdir())
+    drawn = cli("chart", "budget", "llama-3.1-8b", *both, "-o", str(tmp_path / "x.svg"))
+    assert drawn.code == 0
+    assert "h100-sxm" in (tmp_path / "x.csv").read_text(encoding="utf-8")
