@@ -47,6 +47,15 @@ def test_cases_whose_cause_was_asserted() -> None:
     assert sum(right) >= 0.85 * len(right)
 
 
+def test_cases_encoded_blind() -> None:
+    """By a reader who saw what was observed and neither causes nor rules: shown causes are named, asserted ones named or left open."""
+    blind: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "diagnosis_cases_blind.yaml").read_text())
+    found = {str(case["id"]): (diagnose(Observations(blind[str(case["id"])], "blind")), case["label"].split()) for case in CASES}
+    shown = [found[str(case["id"])] for case in SHOWN]
+    assert sum(diagnosis.first.label in labels for diagnosis, labels in shown) >= 0.85 * len(shown)
+    assert all(diagnosis.first.label in labels or diagnosis.verdict == "unclear" for diagnosis, labels in found.values())
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=["own", "shared"])
 @pytest.mark.parametrize(("name", "label"), PAIRS.items())
 def test_saved_pages(name: str, label: str, folder: Path) -> None:
