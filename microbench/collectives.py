@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,8 +147,16 @@ def run_ranks(kind: str, ranks: int, records: Path, budget_s: float) -> str:
     return ""
 
 
+def _end_with(launcher: int) -> None:
+    """Ends this rank once its launcher is gone: torchrun, killed at the end of a budget, cannot end the ranks that it started."""
+    while os.getppid() == launcher:
+        time.sleep(0.5)
+    os._exit(1)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """What each rank runs."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     parser = argparse.ArgumentParser(prog="microbench.collectives", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--records", type=Path, required=True)

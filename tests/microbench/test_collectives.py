@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,23 @@ def test_a_failed_start_is_one_line(tmp_path: Path) -> None:
 
 def test_ranks_that_do_not_end_are_stopped(tmp_path: Path) -> None:
     assert "longer than their budget" in collectives.run_ranks("cpu", 2, tmp_path / "r.jsonl", budget_s=0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_no_rank_outlives_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "END_S", -600.0)  # ranks that would go on for ten minutes
+    records = tmp_path / "left-behind.jsonl"
+    assert "longer than their budget" in collectives.run_ranks("cpu", 2, records, budget_s=10.0)
+    until = time.monotonic() + 30
+    while (left := _processes_with(str(records))) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not left
+
+
+def _processes_with(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if word in line]
