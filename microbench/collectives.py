@@ -31,6 +31,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = {"cpu": (2**12, 2**16, 2**20, 2**24), "cuda": (2**12, 2**16, 2**20, 2**24, 2**28)}
 START_S = 8.0  # of torchrun and torch in each rank on a slow machine
 END_S = 1.5
+_END_OF_RANKS_S = 10.0
 SAMPLES, BURST_S = 15, 0.01
 
 
@@ -137,18 +138,32 @@ def run_ranks(kind: str, ranks: int, records: Path, budget_s: float) -> str:
     ]
     command += ["--device", kind, "--records", str(records), "--until", f"{time.time() + budget_s - END_S:.1f}"]
     local = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" and kind == "cpu" else {})
+    launcher = subprocess.Popen(command, env=local | os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        ended = subprocess.run(command, env=local | os.environ, capture_output=True, text=True, timeout=max(budget_s, 1.0), check=False)
+        _, errors = launcher.communicate(timeout=max(budget_s, 1.0))
     except subprocess.TimeoutExpired:
         return f"collectives of {ranks} ranks took longer than their budget"
-    if ended.returncode:
-        reason = next((line for line in reversed(ended.stderr.splitlines()) if "Error" in line), "see torchrun's output")
+    finally:
+        _end(launcher)
+    if launcher.returncode:
+        reason = next((line for line in reversed(errors.splitlines()) if "Error" in line), "see torchrun's output")
         return f"collectives of {ranks} ranks failed: {reason.strip()}"
     return ""
 
 
+def _end(launcher: subprocess.Popen[str]) -> None:
+    """Asks torchrun to end its ranks and itself, which it cannot do once it is killed."""
+    if launcher.poll() is None:
+        launcher.terminate()
+        try:
+            launcher.wait(_END_OF_RANKS_S)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+    launcher.communicate()
+
+
 def _end_with(launcher: int) -> None:
-    """Ends this rank once its launcher is gone: torchrun, killed at the end of a budget, cannot end the ranks that it started."""
+    """Ends this rank once its launcher is gone: a torchrun that was killed cannot end the ranks that it started."""
     while os.getppid() == launcher:
         time.sleep(0.5)
     os._exit(1)
