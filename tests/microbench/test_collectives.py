@@ -49,7 +49,7 @@ def test_ranks_that_do_not_end_are_stopped(tmp_path: Path) -> None:
 def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
     records = tmp_path / "left-behind.jsonl"
     assert "longer than their budget" in collectives.run_ranks("cpu", 2, records, budget_s=5.0)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 2
     while (left := _processes_with(str(records))) and time.monotonic() < until:
         time.sleep(0.2)
     assert not left
