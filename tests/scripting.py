@@ -17,5 +17,8 @@ def load_script(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look themselves up there
+    folder = str(CHECKOUT / "scripts")
+    if folder not in sys.path:
+        sys.path.append(folder)  # a script may be in two files
     spec.loader.exec_module(module)
     return module

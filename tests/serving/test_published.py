@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,19 +9,12 @@ import pytest
 
 from roofline.errors import InputError
 from roofline.ledger import Parallel
-
-PATH = Path(__file__).parents[2] / "scripts" / "published_report.py"
+from tests.scripting import load_script
 
 
 @pytest.fixture(scope="module")
 def report() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("published_report", PATH)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["published_report"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("published_report")
 
 
 def test_rate_of_one_batch_is_its_tokens_over_all_its_steps(report: ModuleType) -> None:
