@@ -97,6 +97,12 @@ class Plan:
         )
 
 
+CLOSED_FORM = (
+    "the load in closed form: each prompt computed on its own between decode steps, where engines mix them. Near the most that a "
+    "replica can take this says up to twice the TPOT and requests in flight that `roofline simulate` does"
+)
+
+
 def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_options: Any) -> Plan:
     """The plan of a setup for a load. memory_options: those of capacity.memory_plan (engine comes from the setup).
 
@@ -113,6 +119,7 @@ def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_
     prefill = phase(setup, "prefill", batch=1, new_tokens=load.input_len, past=0)
     decode = phase(setup, "decode", batch=batch, new_tokens=1, past=load.mean_context)
     need = replicas_needed(setup, load, kv_limit=in_memory, slot_limit=cap)
+    assumed = (*memory.assumptions, *decode.assumptions, *prefill.assumptions, *setup.model.assumptions, *((CLOSED_FORM,) if need else ()))
     return Plan(
         setup=setup,
         load=load,
@@ -127,7 +134,7 @@ def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_
         gains=tuple(knob_gains(setup.model, setup.hardware, setup.parallel, setup.precision, length=load.longest, **options)),
         need=need,
         cost=_cost(setup, need, load, price),
-        assumptions=tuple(dict.fromkeys((*memory.assumptions, *decode.assumptions, *prefill.assumptions, *setup.model.assumptions))),
+        assumptions=tuple(dict.fromkeys(assumed)),
     )
 
 

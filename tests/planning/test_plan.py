@@ -13,7 +13,7 @@ from roofline.ledger import Parallel
 from roofline.phases import Setup
 from roofline.planning.document import plan_document
 from roofline.planning.load import Load, largest_batch_within, operate, replicas_needed
-from roofline.planning.plan import make_plan
+from roofline.planning.plan import CLOSED_FORM, make_plan
 from roofline.profiles.catalog import load_hardware, load_model
 
 SETUP = Setup(load_model("llama-3.1-8b"), load_hardware("h100-sxm"))
@@ -116,3 +116,9 @@ def test_four_gpus_hold_70b() -> None:
 def test_bad_loads_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError):
         Load(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_load_in_closed_form_is_said_to_be_one() -> None:
+    setup = Setup(load_model("llama-3.1-8b"), load_hardware("h100-sxm"))
+    assert CLOSED_FORM in make_plan(setup, Load(request_rate=5.0)).assumptions
+    assert CLOSED_FORM not in make_plan(setup, Load()).assumptions
