@@ -40,9 +40,10 @@ class Room:
 
 
 _LEDGER = ("test_by_hand.py", "test_parts_by_hand.py", "test_tensors_by_hand.py", "test_written_out.py", "test_mixers.py", "")
+_CAPACITY = ("test_blocks_by_hand.py", "test_plan_by_hand.py", "test_written_out.py", "test_plan.py", "")
 ROOMS = {
     "ledger": Room("roofline/ledger/**/*.py", (*(f"tests/ledger/{name}" for name in _LEDGER), "tests/test_phases.py")),
-    "capacity": Room("roofline/capacity/*.py", ("tests/capacity/test_written_out.py", "tests/capacity/test_plan.py", "tests/capacity")),
+    "capacity": Room("roofline/capacity/*.py", tuple(f"tests/capacity/{name}" for name in _CAPACITY)),
     "blocks": Room(
         "roofline/scheduling/blocks.py",
         ("tests/scheduling/test_pools_written_out.py", "tests/scheduling/test_blocks.py", "tests/scheduling"),

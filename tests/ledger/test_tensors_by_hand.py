@@ -286,7 +286,7 @@ def test_layouts_that_do_not_divide() -> None:
         (Layer(mixer=GROUPED), {"tp": 3}, r"layers\.a\.mixer\.heads = 4 cannot be split over tp = 3; it can over 1, 2, 4"),
         (Layer(mixer=GROUPED), {"ep": 2, "dp": 2}, "ep 2: m has no experts"),
         (Layer(ffn=MLP(intermediate=10)), {"tp": 4}, r"ffn\.intermediate = 10 cannot be split over tp = 4; it can over 1, 2, 5, 10"),
-        (Layer(ffn=MoE(experts=6, top_k=1, intermediate=8)), {"tp": 4, "ep": 4}, "experts = 6 cannot be split over ep = 4; it can over 1, 2, 3, 6"),
+        (Layer(ffn=MoE(experts=6, top_k=1, intermediate=8)), {"tp": 4, "ep": 4}, "experts = 6 cannot .* ep = 4; it can over 1, 2, 3, 6"),
         (Layer(ffn=MoE(experts=6, top_k=1, intermediate=9)), {"tp": 4, "ep": 2}, "intermediate = 9 cannot be split over tp·dp/ep = 2"),
         (Layer(ffn=MoE(experts=6, top_k=1, intermediate=9, shared_intermediate=9)), {"tp": 2, "ep": 2}, r"shared_intermediate = 9 cannot"),
         (Layer(mixer=Attention(heads=12, kv_heads=4, head_dim=3)), {"tp": 6}, r"kv_heads = 4 and tp 6: one must divide the other"),
