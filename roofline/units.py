@@ -150,3 +150,8 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:.{digits - 1}e}"
     decimals = max(0, digits - 1 - exponent)
     return f"{round(value, digits - 1 - exponent):,.{decimals}f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: "1 thread", "2 threads", "1,024 threads"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

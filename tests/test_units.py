@@ -134,3 +134,7 @@ def test_significant_keeps_that_many_digits(value: float, digits: int) -> None:
 @pytest.mark.parametrize(("value", "text"), [(float("inf"), "∞"), (float("-inf"), "-∞"), (float("nan"), "–")])
 def test_significant_of_what_is_no_number(value: float, text: str) -> None:
     assert units.significant(value) == text
+
+
+def test_a_count_with_its_noun() -> None:
+    assert [units.counted(n, "thread") for n in (0, 1, 2, 1024)] == ["0 threads", "1 thread", "2 threads", "1,024 threads"]
