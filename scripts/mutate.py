@@ -34,19 +34,29 @@ MOST_BYTES = 6 * 2**30
 class Room:
     """Code, the tests that answer for it (the quickest first, each entry a run of its own) and what they import from outside of it."""
 
-    code: str
+    code: tuple[str, ...]
     tests: tuple[str, ...]
     outside: tuple[str, ...] = ("hypothesis", "numpy", "pytest", "roofline.batch", "roofline.profiles.catalog")
 
+    def files(self) -> list[Path]:
+        """The code, in a fixed order."""
+        return [path for pattern in self.code for path in sorted(CHECKOUT.glob(pattern))]
 
-_LEDGER = ("test_by_hand.py", "test_parts_by_hand.py", "test_tensors_by_hand.py", "test_written_out.py", "test_mixers.py", "")
-_CAPACITY = ("test_blocks_by_hand.py", "test_plan_by_hand.py", "test_written_out.py", "test_plan.py", "")
+
+def _room(code: Sequence[str], tests: str) -> Room:
+    """tests: a folder and the files of it that come first."""
+    folder, *files = tests.split()
+    return Room(tuple(code), (*(f"tests/{folder}/test_{name}.py" for name in files), f"tests/{folder}"))
+
+
 ROOMS = {
-    "ledger": Room("roofline/ledger/**/*.py", (*(f"tests/ledger/{name}" for name in _LEDGER), "tests/test_phases.py")),
-    "capacity": Room("roofline/capacity/*.py", tuple(f"tests/capacity/{name}" for name in _CAPACITY)),
-    "blocks": Room(
-        "roofline/scheduling/blocks.py",
-        ("tests/scheduling/test_pools_written_out.py", "tests/scheduling/test_blocks.py", "tests/scheduling"),
+    "ledger": _room(
+        ("roofline/ledger/*.py", "roofline/ledger/mixers/*.py"), "ledger by_hand parts_by_hand tensors_by_hand written_out mixers"
+    ),
+    "capacity": _room(("roofline/capacity/*.py",), "capacity blocks_by_hand plan_by_hand written_out plan"),
+    "blocks": _room(
+        [f"roofline/scheduling/{name}.py" for name in ("blocks", "runs", "radix", "content")],
+        "scheduling caches_written_out pools_written_out blocks sglang",
     ),
 }
 COMPARE = {
@@ -197,7 +207,7 @@ def main() -> int:
         room = ROOMS[name]
         for module in room.outside:
             importlib.import_module(module)
-        every = [mutant for path in sorted(CHECKOUT.glob(room.code)) for mutant in mutants(path)]
+        every = [mutant for path in room.files() for mutant in mutants(path)]
         random.Random(given.seed).shuffle(every)  # noqa: S311 - no secrets
         assert passes(room.tests, None), f"{name}: the tests fail without any mutant"
         end, tried, killed = time.monotonic() + 60 * given.minutes, 0, 0

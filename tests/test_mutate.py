@@ -54,5 +54,5 @@ def test_a_mutant_is_what_is_imported(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_the_rooms_exist() -> None:
     for room in mutate.ROOMS.values():
-        assert list(mutate.CHECKOUT.glob(room.code))
+        assert all(list(mutate.CHECKOUT.glob(pattern)) for pattern in room.code)
         assert all((mutate.CHECKOUT / test).exists() for test in room.tests)
