@@ -167,11 +167,13 @@ class _Builder:
 
     def _moe_ops(self, name: str, layer: Layer, spec: MoE, count: int) -> Iterator[Op]:
         parts = list(ffn.matrices(spec, self.model.hidden_size, self.parallel))
+        routed = [m for m in parts if m.role == "experts"]
+        shared = [m for m in parts if m.name.startswith("shared_experts.")]
         for matrix in parts:
-            if matrix.role == "router":
+            if matrix not in routed and matrix not in shared:
                 yield self._gemm(name, layer, matrix, count, self.tokens)
-        yield self._experts(name, layer, spec, [m for m in parts if m.role == "experts"], count)
-        if shared := [m for m in parts if m.role == "shared_experts"]:
+        yield self._experts(name, layer, spec, routed, count)
+        if shared:
             yield self._shared_experts(name, layer, spec, shared, count)
 
     def _shared_experts(self, name: str, layer: Layer, spec: MoE, matrices: list[Matrix], count: int) -> Op:
@@ -226,12 +228,9 @@ class _Builder:
     def head_ops(self) -> Iterator[Op]:
         """The language-model head on the rows that are sampled (or on all)."""
         rows = self.tokens if self.conventions.logits == "all" else self.batch.sequences
-        first = self.parallel.pp == 1
-        tensors = list(outer_tensors(self.model, self.parallel, first=first, last=True))
-        matrices = [t for t in tensors if isinstance(t, Matrix)]
-        table = next((m for m in matrices if m.name == "lm_head"), matrices[0])
-        head = Matrix("lm_head", table.role, table.n, table.k)
-        yield self._gemm("", None, head, 1, rows)
+        for tensor in outer_tensors(self.model, self.parallel, first=False):
+            if isinstance(tensor, Matrix):
+                yield self._gemm("", None, tensor, 1, rows)
 
 
 def _distinct_text(spec: MoE, ep: int) -> str:

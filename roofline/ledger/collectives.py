@@ -42,15 +42,14 @@ def layer_collectives(
     reduces = 0 if parallel.tp == 1 else sum(part is not None for part in (layer.mixer, layer.ffn))
     if layer.parallel:
         reduces = min(reduces, 1)
-    if experts_travel and parallel.tp > 1:
+    if experts_travel:
         reduces -= 1
     if reduces > 0:
         yield collective("all_reduce", name, count * reduces, parallel.tp, message)
     if experts_travel and isinstance(layer.ffn, MoE):
         ranks = parallel.tp * parallel.dp
-        copies = min(layer.ffn.top_k, parallel.ep) if parallel.ep > 1 else 1
-        own = message * copies / parallel.tp
         if parallel.ep > 1:
+            own = message * min(layer.ffn.top_k, parallel.ep) / parallel.tp
             yield collective("all_to_all", name, 2 * count, ranks, own)
         else:
             yield collective("all_gather", name, count, ranks, message * parallel.dp)

@@ -77,8 +77,7 @@ class Parallel:
 
 def _divides(field: str, size: int, ranks: int, name: str) -> None:
     if size % ranks:
-        fits = [d for d in range(1, min(size, 4096) + 1) if size % d == 0]
-        near = [d for d in fits if d <= 4 * ranks][-8:]
+        near = [d for d in range(1, min(size, 4 * ranks) + 1) if size % d == 0][-8:]
         raise ShardError(f"{field} = {size} cannot be split over {name} = {ranks}; it can over {', '.join(map(str, near))}")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from roofline.batch import Batch
-from roofline.ledger import Conventions, Ledger, Op, Parallel, build_ledger, kv_bytes_per_token, kv_bytes_stored
-from roofline.profiles.model import MLP, Attention, Layer, Model, MoE
+from roofline.ledger import Conventions, Ledger, Op, Parallel, build_ledger, kv_bytes_per_token, kv_bytes_stored, layer_tensors
+from roofline.ledger.weights import Matrix
+from roofline.profiles import catalog
+from roofline.profiles.model import MLA, MLP, Attention, GatedDelta, Indexer, Layer, Mamba2, Model, MoE
 from tests.ledger.small import BATCH, ONE, TWO, gemm, ledger_of, model_of, numbers
 
 GROUPED = Attention(heads=4, kv_heads=2, head_dim=3, v_head_dim=5)
@@ -103,7 +105,14 @@ def test_plain_and_latent_experts() -> None:
     assert numbers(ops["experts"])[4:8] == (14, 5, 6, 2 * 14 * 2 * 5 * 6)
     assert numbers(ops["experts"])[11] == 14 * (2 * 6 + 2 * 5) * 2
     assert (ops["experts"].shape["hidden"], ops["experts"].shape["matrices"]) == (6, 2)
-    assert ops["shared_experts"].shape["gated"] is False
+    shared = ops["shared_experts"]
+    assert (shared.shape, float(shared.flops_each), float(shared.weight_bytes_each), float(shared.activation_bytes_each)) == (
+        {"intermediate": 2, "gated": False},
+        2 * 7 * 4 * 12,
+        2 * 4 * 12,
+        7 * (2 * 12 + 4) * 2,
+    )
+    assert [numbers(ops[name]) for name in ("latent_down", "latent_up")] == [gemm("latent_down", 6, 12), gemm("latent_up", 12, 6)]
     biased = MoE(experts=8, top_k=8, intermediate=10, expert_bias=True, router_linear_bias=True)
     found = {op.name: op for op in ledger_of(Layer(ffn=biased))}
     assert float(found["experts"].weight_bytes_each) == pytest.approx(8 * (3 * 5 * 12 + 5 + 5 + 12) * 2)
@@ -161,8 +170,8 @@ def test_sums() -> None:
     assert (both.total("bytes"), both.total("fewest_bytes"), both.total("kv_bytes")) == (1569, 1449, 69)
     assert both.intensity == pytest.approx(21000 / 1569)
     assert Ledger((op,)).intensity == 0
-    small = Op("x", "gemm", "a", 1, "bf16", "", flops_each=6, activation_bytes_each=2)
-    assert Ledger((small,)).intensity == 3
+    small = Op("x", "gemm", "a", 1, "bf16", "", flops_each=6, activation_bytes_each=1.5)
+    assert Ledger((small,)).intensity == 4
     assert list(Ledger((Op("n", "elementwise", "a", 1, "", ""), small)).without_elementwise()) == [small]
 
 
@@ -184,3 +193,54 @@ def test_layers_of_a_stage() -> None:
     assert [len(stage) for stage in Parallel(pp=4).stages(model_of(Layer(mixer=GROUPED), order="5*a"))] == [1, 1, 2, 1]
     default = {op.name: op.count for op in build_ledger(model, BATCH, parallel=Parallel(pp=2))}
     assert default["q_proj"] == 3
+
+
+def test_element_wise_work_of_plain_experts() -> None:
+    """Two experts of five per token: one FLOP each where nothing is gated, read once and written once."""
+    ops = {op.name: op for op in ledger_of(Layer(ffn=MoE(experts=8, top_k=2, intermediate=10, gated=False)), elementwise=True)}
+    assert (float(ops["experts_act"].flops_each), float(ops["experts_act"].activation_bytes_each)) == (7 * 10, 7 * 2 * 10 * 2)
+    assert (ops["experts_act"].kind, ops["experts_act"].compute, float(ops["experts_act"].m)) == ("elementwise", "fp32", 7)
+    assert "norm" not in {op.name for op in ledger_of(Layer(ffn=MLP(intermediate=10), norms=0), elementwise=True)}
+
+
+def test_what_the_page_of_operations_says() -> None:
+    def formulas(layer: Layer, parallel: Parallel = TWO, **options: bool) -> list[str]:
+        return [op.formula for op in ledger_of(layer, parallel, **options)]
+
+    assert formulas(Layer(mixer=GROUPED))[2:4] == ["2·m·5·12", "2·pairs·2 heads·(3+5)"]
+    assert formulas(Layer(mixer=GROUPED), naive_attention=True)[3:6] == ["2·pairs·2 heads·3", "5·scores", "2·pairs·2 heads·5"]
+    latent = MLA(heads=4, kv_lora_rank=8, qk_nope_head_dim=3, qk_rope_head_dim=2, v_head_dim=5)
+    expanded, absorbed = formulas(Layer(mixer=latent))[-3:-1]
+    assert (expanded, absorbed) == ("2·pairs·2 heads·(5+5)", "2·pairs·2 heads·(10+8) (absorbed)")
+    indexed = latent.model_copy(update={"indexer": Indexer(heads=3, head_dim=4, top_k=4)})
+    assert formulas(Layer(mixer=indexed))[-2] == "2·pairs·2 heads·(10+8) (absorbed), top 4"
+    experts = Layer(mixer=GROUPED, ffn=MoE(experts=8, top_k=2, intermediate=10))
+    assert formulas(experts)[-1] == "2·T·2/1·180; reads 8·(1−(1−2/8)^T) experts"
+    assert formulas(experts, Parallel(tp=2, ep=2))[-1] == "2·T·2/2·360; reads 8·(1−(1−2/8)^T)/2 experts"
+    assert formulas(Layer(mixer=Mamba2(heads=4, head_dim=3, state_size=5, groups=2)))[1] == "T·(5·2·3·5 + 2·4·16)"
+    assert formulas(Layer(mixer=GatedDelta(heads=4, key_heads=2, key_dim=3, value_dim=5)))[4] == "T·(7·2·3·5 + 2·4·16)"
+
+
+def test_a_sequence_without_new_tokens_costs_nothing() -> None:
+    """A grid of batches may hold a group of which nothing runs."""
+    for mixer in (GROUPED, GatedDelta(heads=4, key_heads=2, key_dim=3, value_dim=5)):
+        model = model_of(Layer(mixer=mixer))
+        some, more = (build_ledger(model, batch, parallel=TWO) for batch in (Batch.of([5, 1], [2, 7]), Batch.of([5, 1, 0], [2, 7, 9])))
+        for what in ("flops", "kv_read_bytes", "kv_write_bytes"):
+            core, with_idle = (sum(float(getattr(op, f"{what}_each")) for op in ops if op.name != "lm_head") for ops in (some, more))
+            assert core == with_idle
+
+
+@pytest.mark.parametrize("name", sorted(catalog.files(catalog.MODELS)))
+def test_a_token_is_multiplied_once_by_every_weight_that_it_meets(name: str) -> None:
+    """2 FLOP per element of each matrix of the layers, of routed experts only those picked; the cache is empty, the head left out."""
+    model = catalog.load_model(name)
+    expected = 0.0
+    for kind in model.stack:
+        layer = model.layers[kind]
+        for tensor in layer_tensors(layer, model.hidden_size):
+            if isinstance(tensor, Matrix) and tensor.role != "streams":
+                met = layer.ffn.top_k if tensor.role == "experts" and isinstance(layer.ffn, MoE) else tensor.copies
+                expected += 2 * tensor.n * tensor.k * met
+    ledger = build_ledger(model, Batch.decode(1, 0), conventions=Conventions(logits="none"))
+    assert sum(op.count * float(op.flops_each) for op in ledger if op.kind in ("gemm", "moe")) == pytest.approx(expected, rel=1e-12)

@@ -288,7 +288,7 @@ def test_layouts_that_do_not_divide() -> None:
         (Layer(ffn=MLP(intermediate=10)), {"tp": 4}, r"ffn\.intermediate = 10 cannot be split over tp = 4; it can over 1, 2, 5, 10"),
         (Layer(ffn=MoE(experts=6, top_k=1, intermediate=8)), {"tp": 4, "ep": 4}, "experts = 6 cannot .* ep = 4; it can over 1, 2, 3, 6"),
         (Layer(ffn=MoE(experts=6, top_k=1, intermediate=9)), {"tp": 4, "ep": 2}, "intermediate = 9 cannot be split over tp·dp/ep = 2"),
-        (Layer(ffn=MoE(experts=6, top_k=1, intermediate=9, shared_intermediate=9)), {"tp": 2, "ep": 2}, r"shared_intermediate = 9 cannot"),
+        (Layer(ffn=MoE(experts=6, top_k=1, intermediate=8, shared_intermediate=9)), {"tp": 2}, "mediate = 9 cannot .* it can over 1, 3$"),
         (Layer(mixer=Attention(heads=12, kv_heads=4, head_dim=3)), {"tp": 6}, r"kv_heads = 4 and tp 6: one must divide the other"),
         (Layer(mixer=GatedDelta(heads=12, key_heads=4, key_dim=3, value_dim=3)), {"tp": 6}, "key_heads = 4 and tp 6"),
         (Layer(mixer=Mamba2(heads=12, head_dim=3, state_size=3, groups=4)), {"tp": 6}, "groups = 4 and tp 6"),
@@ -309,3 +309,12 @@ def test_models_that_a_layout_can_split() -> None:
     Parallel(tp=2, dp=2, ep=4).check(model_of(Layer(mixer=GROUPED, ffn=MoE(experts=8, top_k=1, intermediate=9))))
     mixed = TWO_KINDS.model_copy(update={"order": "a + b"})
     Parallel(dp=2, ep=2).check(mixed)  # some layers have experts
+
+
+def test_roles_of_compressed_attention() -> None:
+    layer = Layer(mixer=COMPRESSED.model_copy(update={"overlap": True, "indexer": INDEXER}))
+    roles = {t.name: t.role for t in layer_tensors(layer, 12) if isinstance(t, Matrix)}
+    assert {name for name, role in roles.items() if role == "indexer"} == {
+        "indexer.compressor.kv_proj", "indexer.compressor.gate_proj", "indexer.wq_b", "indexer.weights_proj",
+    }  # fmt: skip
+    assert set(roles.values()) == {"indexer", "attention"}
