@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from roofline.batch import Batch
-from roofline.ledger import Parallel, Precision, build_ledger, kv_bytes_per_token, kv_bytes_stored
+from roofline.ledger import Conventions, Parallel, Precision, build_ledger, kv_bytes_per_token, kv_bytes_stored
 from roofline.profiles.model import KDA, MLA, Attention, Compressed, GatedDelta, Indexer, Layer, Mamba, Mamba2
 from tests.ledger.small import TWO, Row, core, gemm, ledger_of, model_of, numbers
 
@@ -319,3 +319,23 @@ def test_ranks_share_what_cannot_be_split_further() -> None:
     assert (biased[0][8], biased[2][8]) == (2 * (24 * 12 + 24), 2 * (12 * 6 + 12))
     first = core(Mamba(heads=8, state_size=5, dt_rank=3, bias=True))
     assert (first[0][8], first[4][8]) == (2 * (8 * 12 + 8), 2 * (12 * 4 + 12))
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        *(GROUPED, LATENT, COMPRESSED),
+        LATENT.model_copy(update={"indexer": Indexer(heads=3, head_dim=4, top_k=4)}),
+        COMPRESSED.model_copy(update={"indexer": Indexer(heads=3, head_dim=4, top_k=4)}),
+    ],
+    ids=["grouped", "latent", "compressed", "latent-indexed", "compressed-indexed"],
+)
+def test_what_nobody_asks_for_is_not_listed(mixer: Any) -> None:
+    """Prompts alone have no decode kernels, decodes alone none of prompts."""
+    for batch, kind in ((Batch.of([5, 9], [2, 0]), "prefill_attention"), (Batch.of([1, 1], [2, 0]), "decode_attention")):
+        for naive in (False, True):
+            ledger = build_ledger(model_of(Layer(mixer=mixer)), batch, conventions=Conventions(naive_attention=naive))
+            kinds = [op.kind for op in ledger if op.kind not in ("gemm", "softmax")]
+            assert set(kinds) == {kind}
+            assert len(kinds) == (2 if getattr(mixer, "indexer", None) or (naive and mixer is GROUPED) else 1)
+            assert all(float(op.m) > 0 for op in ledger)
