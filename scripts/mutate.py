@@ -53,7 +53,7 @@ ROOMS = {
     "ledger": _room(
         ("roofline/ledger/*.py", "roofline/ledger/mixers/*.py"), "ledger by_hand parts_by_hand tensors_by_hand written_out mixers"
     ),
-    "capacity": _room(("roofline/capacity/*.py",), "capacity blocks_by_hand plan_by_hand written_out plan"),
+    "capacity": _room(("roofline/capacity/*.py",), "capacity blocks_by_hand plan_by_hand limits_by_hand written_out plan"),
     "blocks": _room(
         [f"roofline/scheduling/{name}.py" for name in ("blocks", "runs", "radix", "content")],
         "scheduling caches_written_out pools_written_out blocks sglang",
