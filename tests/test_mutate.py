@@ -56,3 +56,9 @@ def test_the_rooms_exist() -> None:
     for room in mutate.ROOMS.values():
         assert all(list(mutate.CHECKOUT.glob(pattern)) for pattern in room.code)
         assert all((mutate.CHECKOUT / test).exists() for test in room.tests)
+
+
+def test_changes_that_nobody_can_notice_are_still_there() -> None:
+    listed = {mutate.CHECKOUT / "roofline" / file for file, *_ in mutate.SAME}
+    reasons = {mutate.same(mutant) for path in listed for mutant in mutate.mutants(path)}
+    assert reasons == {"", *(why for *_, why in mutate.SAME)}
