@@ -10,6 +10,8 @@ from roofline.charts import labels, style
 from roofline.charts.chart import Chart, Request
 from roofline.phases import BatchCurve, batch_curve
 
+_FOOT = 0.02  # where the names of the marks begin, as a share of the axis
+
 
 def batch(request: Request) -> Chart:
     """TPOT and output tokens/s of one replica over batch at the load's mean context: bound, expected, 80 % interval.
@@ -53,7 +55,8 @@ def batch(request: Request) -> Chart:
             color=style.MUTED,
             va="top",
         )
-        for axes in (left, right):
+        for axes, lowest in ((left, bound / unit), (right, x / high)):
+            _room_below(axes, x, lowest, marks, top)
             _marks(axes, marks, top)
             axes.set_xlabel("sequences in the batch")
         left.legend(loc="upper left", borderaxespad=0.2)
@@ -95,6 +98,19 @@ def _band(axes: Axes, name: str, x: np.ndarray, bound: np.ndarray, expected: np.
     style.plain_numbers(axes.yaxis)
 
 
+def _room_below(axes: Axes, x: np.ndarray, lowest: np.ndarray, marks: dict[str, int | None], top: int) -> None:
+    """Lowers the axis until the names along the marks end below the lowest curve."""
+    shown = {f"{name}: {size:,}": size for name, size in marks.items() if size and size <= top}
+    if not shown:
+        return
+    _, low, _, high = labels.box_of(axes, x[0], axes.get_ylim()[0], x[0], axes.get_ylim()[1])
+    share = _FOOT + (max(style.text_width(text, style.SMALL) for text in shown) + 6) / (high - low)
+    floor, ceiling = np.log(axes.get_ylim())
+    over = np.log(np.interp(min(shown.values()), x, lowest))
+    if share < 1:
+        axes.set_ylim(np.exp(min(floor, (over - share * ceiling) / (1 - share))))
+
+
 def _marks(axes: Axes, marks: dict[str, int | None], top: int) -> None:
     """Vertical lines with their names along them; what does not fit is hatched."""
     full = marks["KV full"]
@@ -105,7 +121,7 @@ def _marks(axes: Axes, marks: dict[str, int | None], top: int) -> None:
         room = here - before > 15  # between this line and the one before it
         axes.axvline(size, color=style.VERMILION if limit else style.GREEN, lw=1.2, ls="-" if limit else (0, (3, 2)))
         axes.annotate(
-            f"{name}: {size:,}", (size, 0.02), (-2 if room else 2, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
+            f"{name}: {size:,}", (size, _FOOT), (-2 if room else 2, 0), xycoords=("data", "axes fraction"), textcoords="offset points",
             ha="right" if room else "left", va="bottom", rotation=90, size=style.SMALL, bbox=labels.BACKING, zorder=6,
         )  # fmt: skip
         before = here if room else here + 15

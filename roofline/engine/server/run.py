@@ -24,7 +24,7 @@ from roofline.errors import RooflineError
 from roofline.scheduling import VllmConfig
 
 _SWITCH_S = 5e-4
-_COLLECT = (2000, 10, 10)
+_COLLECT = (2000, 5, 2)
 _CLOSE_S = 2.0
 
 
