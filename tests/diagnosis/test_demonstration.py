@@ -43,8 +43,16 @@ class _Ladder:
     """An outcome of a load test, as far as the page reads it."""
 
     def to_json(self) -> dict[str, Any]:
-        stage = {"output_tokens_per_s": 100.0, "ttft_s": {"p50": 0.02}, "tpot_s": {"p50": 0.01}}
-        return {"stages": [{"concurrency": n} | stage for n in (1, 2)], "knee": {"concurrency": 1.5, "reason": ""}}
+        stages = [
+            {
+                "concurrency": n,
+                "output_tokens_per_s": 100.0 + n,
+                "ttft_s": {"p50": 0.02 * n, "p99": 0.05 * n},
+                "tpot_s": {"p50": 0.01, "p99": 0.02},
+            }
+            for n in (1, 2)
+        ]
+        return {"stages": stages, "knee": {"concurrency": 1.2, "ci": [1, 2], "reason": ""}, "started": "2026-11-30T12:00:00+00:00"}
 
 
 @pytest.mark.parametrize(("put_in", "code"), [("KV", 0), ("CAP", 1)])
@@ -55,12 +63,27 @@ def test_the_page_and_its_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch, p
     monkeypatch.setattr(demonstration, "demonstrate", lambda window_s, say: (_Ladder(), [Finding(case, diagnose(seen), seen)]))
     page = cli("demo")
     assert page.code == code
-    assert "The knee is at 1.5 streams" in page.out
+    assert "The knee is at 1.2 streams: 2 get 1 × the tokens of 1, and wait 2 × as long for the first one." in " ".join(page.out.split())
     assert "30 preemptions in 20 finished requests" in page.out
     found = cli("demo", "--json").json
     assert [(row["expected"], row["label"], row["right"]) for row in found["cases"]] == [(put_in, "KV", put_in == "KV")]
     assert found["cases"][0]["observations"]["preemptions"] == 30
-    assert [rung["concurrency"] for rung in found["ladder"]] == [1, 2]
+    assert [(rung["concurrency"], rung["ttft_p99_s"], rung["tpot_p99_s"]) for rung in found["ladder"]] == [(1, 0.05, 0.02), (2, 0.1, 0.02)]
+
+
+def test_a_figure_is_drawn_from_the_run_or_refused_before_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = Observations({"running": 6, "waiting": 12, "kv_usage": 0.99, "preemptions": 30, "interval_s": 5})
+    findings = [Finding(Case(label, label, (), (), "a load"), diagnose(seen), seen) for label in ("NONE", "KV", "PI", "CAP", "PFX")]
+    runs: list[float] = []
+    monkeypatch.setattr(demonstration, "demonstrate", lambda window_s, say: (runs.append(window_s), (_Ladder(), findings))[1])
+    for name, says in (("found.gif", "a chart is written as"), ("no/found.svg", "there is no folder")):
+        refused = cli("demo", "--chart", tmp_path / name)
+        assert refused.code in (1, 2)
+        assert says in refused.err
+    assert runs == []
+    assert cli("demo", "--chart", tmp_path / "found.svg", "--json").code == 1
+    assert b"preemptions/s" in (tmp_path / "found.svg").read_bytes()
+    assert (tmp_path / "found.csv").read_text().startswith("server,streams,quantity,unit,value\nladder,1,output_tokens_per_s,tokens/s,101")
 
 
 @pytest.mark.parametrize("missing", ["torch", "aiohttp", "prometheus_client"])
