@@ -86,7 +86,7 @@ def diagnose(
         )  # fmt: skip
         expected = expectation.expect(setup, seen)
         if expected is None:
-            notes.append("the plan was not set beside: how many requests run and how long they are is not known (running, prompt_length)")
+            notes.append(f"the plan was not set beside; {expectation.lacking(seen)}")
         else:
             seen.update(expectation.beside(expected, seen))
     found = rank(seen, complaint.labels if complaint else ())

@@ -47,6 +47,19 @@ def expect(setup: Setup, seen: Observations) -> Expectation | None:
     return Expectation(setup, batch, round(context), decode, prefill, (*notes, *decode.assumptions))
 
 
+def lacking(seen: Observations) -> str:
+    """Why there is no plan at what was observed: what is not known, by the names of observations; or that nothing runs."""
+    n, missing = seen.number, []
+    if isnan(n("running")) and isnan(n("client_concurrency")):
+        missing.append("how many requests run (running)")
+    elif (n("client_concurrency") if isnan(n("running")) else n("running")) < 1:
+        return "no request runs"
+    lengths = [name for name in ("prompt_length", "output_length") if isnan(n(name))]
+    if lengths and (isnan(n("kv_usage")) or isnan(n("kv_tokens"))):
+        missing.append(f"how long requests are ({' and '.join(lengths)}; or kv_usage and kv_tokens)")
+    return f"not known: {', '.join(missing)}" if missing else "requests hold no tokens"
+
+
 def beside(expected: Expectation, seen: Observations) -> Observations:
     """The plan as facts: expected and bound TPOT, and how far the observed times are from them."""
     found = Observations()

@@ -133,6 +133,24 @@ def test_the_plan_tells_the_roof_from_overhead(cli: Cli) -> None:
     assert "4 running in place of 2" in small["causes"][0]["predicted"][0]
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (("tpot_s=0.02", "running=1"), "how long requests are (prompt_length and output_length; or kv_usage and kv_tokens)"),
+        (("running=1", "prompt_length=100"), "how long requests are (output_length; or kv_usage and kv_tokens)"),
+        (("prompt_length=100", "output_length=10"), "not known: how many requests run (running)"),
+        (("running=0", "waiting=0"), "no request runs"),
+        (("running=4", "kv_usage=0", "kv_tokens=100"), "requests hold no tokens"),
+    ],
+)
+def test_what_a_plan_lacks_is_said(cli: Cli, told: tuple[str, ...], says: str) -> None:
+    given = [word for each in told for word in ("--observe", each)]
+    (note,) = cli("diagnose", *given, "--model", "llama-3.1-8b", "-H", "h100-sxm", "--json").json["notes"]
+    assert note.startswith("the plan was not set beside; ")
+    assert says in note
+    assert "running" not in note or "running" not in " ".join(told)
+
+
 def test_a_knob_is_priced(cli: Cli) -> None:
     found = cli("diagnose", *pair("kv_pressure"), "--model", "llama-3.1-8b", "-H", "a100-sxm-80gb", "--json").json
     assert found["causes"][0]["label"] == "KV"
