@@ -61,10 +61,12 @@ def rows(measurements: Sequence[Measurement], against: Roofs) -> list[dict[str, 
     found = []
     for m in sorted((m for m in measurements if not m.notes.get("sentinel")), key=_place):
         flops, size = float(m.notes["flops"]), float(m.notes["bytes"])
-        bound = against.bound_s(flops, size, str(m.notes["compute"])) if m.op not in ("launch", "transfer", "collective") else None
+        level = _cache_level(m)
+        roofed = m.op not in ("launch", "transfer", "collective") and not level
+        bound = against.bound_s(flops, size, str(m.notes["compute"])) if roofed else None
         low, high = interval(m, moved, usual)
         found.append({
-            "op": m.op, "shape": _shape_text(m), "dtype": m.dtype,
+            "op": m.op, "shape": _shape_text(m), "dtype": m.dtype, "level": level,
             "operands": {True: "cold", False: "hot", None: ""}[m.cold], "median_s": m.median_s, "minimum_s": m.minimum_s,
             "low_s": low, "high_s": high, "samples": len(m.samples_s), "visits": len(split(m)),
             "spread": m.spread, "sustained": sustained(m),
@@ -72,6 +74,12 @@ def rows(measurements: Sequence[Measurement], against: Roofs) -> list[dict[str, 
             "bound_s": bound, "of_bound": bound / m.median_s if bound else None, "stop": m.notes.get("stop", ""), "notes": _remarks(m),
         })  # fmt: skip
     return found
+
+
+def _cache_level(m: Measurement) -> str:
+    """The cache that a stream stays in, which no roof of memory bounds; empty for everything else."""
+    level = str(m.shape.get("level", "memory"))
+    return "" if m.op != "stream" or level == "memory" else level
 
 
 def _place(m: Measurement) -> tuple[Any, ...]:

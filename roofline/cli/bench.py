@@ -46,7 +46,7 @@ COLUMNS = (
     Column("samples", "n", "integer", drop=6),
     Column("notes", "notes", drop=7),
 )
-MORE = ("low_s", "high_s", "visits", "bound_s", "sustained", "stop")
+MORE = ("level", "low_s", "high_s", "visits", "bound_s", "sustained", "stop")
 Group = Literal["stream", "gemm", "gemv", "attention", "launch", "elementwise", "transfer", "collective", "all"]
 
 
@@ -256,13 +256,21 @@ def _answer(
     ]
     blocks: list[Block] = [
         Heading(f"{here.id}: {len(table_rows)} cases in {units.format(took_s, 'time')}"),
-        table,
+        _shown(table),
         Paragraph(f"Roofs {_roof_line(against)}. Records: {path}"),
         Paragraph(f"Medians of a case's visits lie {100 * half:.1f} % apart (median case; {100 * most:.1f} % at 90 %)."),
         *(Paragraph(text, bullet="!", style="yellow") for text in warnings),
         *(Paragraph(text, bullet="·", style="dim") for text in assumptions),
     ]
     return Answer("bench", inputs, data, table, blocks, assumptions, exit_code=4 if outcome.untrustworthy else 0)
+
+
+def _shown(table: Table) -> Table:
+    """The table for people: a stream that stays in a cache has the cache's name where others have their share of the roof."""
+    share = next(column for column in table.columns if column.key == "of_bound")
+    rows = [{**row, "of_roof": f"in {row['level']}" if row["level"] else share.cell(row["of_bound"])} for row in table.rows]
+    named = Column("of_roof", share.title, align="right")
+    return Table([named if column is share else column for column in table.columns], rows)
 
 
 def _roof_line(against: Roofs) -> str:

@@ -56,6 +56,13 @@ def test_rows_have_rates_and_shares_and_leave_sentinels_out() -> None:
     assert found[0]["high_s"] == pytest.approx(3.0)  # the sentinels moved by half
 
 
+def test_a_stream_that_stays_in_a_cache_has_no_share_of_the_roof_of_memory() -> None:
+    streams = [made("stream", [1.0], 0.0, 80.0, level=level) for level in ("L1d", "L3", "memory")]
+    cached, also, memory = rows(streams, Roofs({}, 40.0, "x"))
+    assert [(row["level"], row["bound_s"], row["of_bound"]) for row in (cached, also)] == [("L1d", None, None), ("L3", None, None)]
+    assert (memory["level"], memory["bound_s"], memory["of_bound"]) == ("", 2.0, 2.0)
+
+
 def test_kernel_rows_are_the_columns_of_a_table() -> None:
     shape = {"batch": 2, "context": 7, "heads": 4, "kv_heads": 2, "head_dim": 8, "window": 0, "kv_dtype": "fp32", "kernel": "flash"}
     (row,) = kernel_rows([made("decode_attention", [1.0, 3.0], 1.0, 1.0, **shape), made("stream", [1.0], 0.0, 1.0, level="L2")])
