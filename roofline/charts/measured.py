@@ -23,7 +23,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file, strict=True))
     except OSError as error:
-        raise RecordError(f"{path}: cannot read: {error.strerror or error}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: is not CSV text in UTF-8: {error}") from None
     if not rows:

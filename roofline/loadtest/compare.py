@@ -18,7 +18,7 @@ def load_prediction(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RecordError(f"{path}: cannot read: {error.strerror}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not JSON: {error}") from None
     command = document.get("command") if isinstance(document, dict) else None

@@ -147,7 +147,7 @@ class Tokenizer:
             raise MissingDependencyError("tokenizers", "hub", "counting with a tokenizer") from None
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
-            raise InputError(f"{file}: no such file; --tokenizer takes a tokenizer.json or the folder with it")
+            raise InputError(f"{file}: there is no such file; --tokenizer takes a tokenizer.json or the folder with it")
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # noqa: BLE001 - the library raises plain Exception

@@ -92,7 +92,7 @@ def read_jsonl(path: Path | str, *, skip_cut_lines: bool = False) -> Iterator[tu
                     raise RecordError(f"{path}:{number}: {line.strip()[:40]!r} is not an object")
                 yield number, row
     except OSError as error:
-        raise RecordError(f"{path}: cannot read: {error.strerror}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path}: not UTF-8 text") from None
 
@@ -112,7 +112,7 @@ def read_csv(path: Path | str, required: Sequence[str] = ()) -> Iterator[tuple[i
                     raise RecordError(f"{path}:{reader.line_num}: the number of cells is not that of the header")
                 yield reader.line_num, row
     except OSError as error:
-        raise RecordError(f"{path}: cannot read: {error.strerror}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     except csv.Error as error:
         raise RecordError(f"{path}: not CSV ({error})") from None
     except UnicodeDecodeError:

@@ -17,7 +17,7 @@ def read_result(path: Path) -> Mapping[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RecordError(f"{path}: cannot read: {error.strerror or error}") from None
+        raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: is not JSON: {error}") from None
     command = data.get("command") if isinstance(data, dict) else None

@@ -72,7 +72,7 @@ def load_trace(path: str | Path) -> Workload:
     """
     path = Path(path)
     if not path.is_file():
-        raise RecordError(f"{path}: no such file")
+        raise RecordError(f"{path}: there is no such file")
     rows = read_jsonl(path) if path.suffix in (".jsonl", ".json") else _csv_rows(path)
     first = next(rows, None)
     if first is None:

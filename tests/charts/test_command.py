@@ -65,7 +65,7 @@ def test_one_command_from_a_config_of_your_own(cli: Cli, tmp_path: Path) -> None
         (["roofline", "-H", "a100-sxm-80gb", "-o", "{}/x.pdf"], "needs a MODEL"),
         (["roofline", "llama-2-7b", "-H", "a100-sxm-80gb"], "where to?"),
         (["error", "-o", "{}/x.pdf"], "--table"),
-        (["error", "--table", "{}/absent.csv", "-o", "{}/x.pdf"], "cannot read"),
+        (["error", "--table", "{}/absent.csv", "-o", "{}/x.pdf"], "cannot be read"),
         (["error", "--table", "{}/empty.csv", "-o", "{}/x.pdf"], "no rows"),
         (["error", "--table", "{}/bad.csv", "-o", "{}/x.pdf"], "bad.csv:3:expected_s"),
         (["error", "--table", "{}/unpredicted.csv", "-o", "{}/x.pdf"], "roofline predict"),

@@ -57,7 +57,7 @@ def test_predictions_that_are_none(tmp_path: Path, text: str, message: str) -> N
     path.write_text(text)
     with pytest.raises(RecordError, match=message):
         load_prediction(path)
-    with pytest.raises(RecordError, match="cannot read"):
+    with pytest.raises(RecordError, match="cannot be read"):
         load_prediction(tmp_path / "missing.json")
 
 

@@ -71,7 +71,7 @@ def test_lines_that_are_no_objects(tmp_path: Path, text: str) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for reader in (read_jsonl, read_csv):
-        with pytest.raises(RecordError, match="cannot read"):
+        with pytest.raises(RecordError, match="cannot be read"):
             list(reader(tmp_path / "missing"))
         (tmp_path / "latin").write_bytes(b"\xe9\n")
         with pytest.raises(RecordError, match="not UTF-8"):

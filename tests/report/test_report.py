@@ -263,7 +263,7 @@ def test_the_command_writes_and_says_so(suffix: str, cli: Cli, tmp_path: Path) -
         (["-o", "{}/x.docx"], ".pdf, .html, .md"),
         (["-o", "{}/none/x.pdf"], "cannot write"),
         (["-o", "{}/none/x.md"], "cannot write"),
-        (["-o", "{}/x.pdf", "--include", "{}/absent.json"], "cannot read"),
+        (["-o", "{}/x.pdf", "--include", "{}/absent.json"], "cannot be read"),
         (["-o", "{}/x.pdf", "--include", "{}/list.json"], "has no section"),
         (["-o", "{}/x.pdf", "--include", "{}/broken.json"], "is not JSON"),
     ],

@@ -146,7 +146,7 @@ def load_text(vocab: int, tokenizer: Path | None, folder: Path | None) -> Text:
     if file.is_file():
         return FileText(file, vocab, eos)
     if tokenizer is not None:
-        raise InputError(f"{file}: no such file; --tokenizer takes a tokenizer.json or the folder with it")
+        raise InputError(f"{file}: there is no such file; --tokenizer takes a tokenizer.json or the folder with it")
     return WordText(vocab, eos)
 
 

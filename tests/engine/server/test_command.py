@@ -109,7 +109,7 @@ def test_beyond_loopback_only_when_told_and_with_a_warning(tmp_path: Path) -> No
     ("options", "says"),
     [
         (("tiny-llama-15m", "--kv-blocks", "5", "--max-model-len", "100"), "5 KV blocks of 16 tokens hold 64"),
-        (("tiny-llama-15m", "--tokenizer", "nowhere.json"), "nowhere.json: no such file"),
+        (("tiny-llama-15m", "--tokenizer", "nowhere.json"), "nowhere.json: there is no such file"),
         (("tiny-llama-15m", "--dtype", "int3"), "int3"),
         (("gpt2",), "the engine does not run 'gpt2' models"),
         (("tiny-llama-15m", "--port", "70000"), "less than or equal to 65535"),
