@@ -1,4 +1,5 @@
-"""Draws docs/gallery: every kind of figure from the shipped profiles, with the command that draws it again, and docs/img/roofline.svg.
+"""Draws docs/gallery: every kind of figure from the shipped profiles, with the command that draws it again; docs/img/roofline.svg; and
+docs/img/demo.svg from the run of `roofline demo --json` that is saved beside it.
 
 Run from the checkout: python scripts/make_gallery.py. The same bytes each time; what it no longer draws it does not delete.
 """
@@ -14,6 +15,8 @@ from io import StringIO
 from pathlib import Path
 
 from roofline.charts import KINDS
+from roofline.charts.demonstration import demonstration
+from roofline.charts.save import save
 from roofline.cli.main import run
 from roofline.phases import Setup, phase
 from roofline.profiles.catalog import load_hardware, load_model
@@ -45,6 +48,7 @@ def main() -> None:
     parts += ["## Predictions against measurements", _figure("error-passes", command), _note()]
     (GALLERY / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     _draw(OPENING, IMAGES / "roofline.svg")
+    save(demonstration(json.loads((IMAGES / "demo.json").read_text(encoding="utf-8"))), IMAGES / "demo.svg")
 
 
 def _figure(stem: str, words: str) -> str:
