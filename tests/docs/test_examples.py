@@ -42,7 +42,7 @@ def test_docstrings_point_at_pages_that_exist() -> None:
 def test_readme_has_the_two_commands() -> None:
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     assert "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/roofline plan llama-3.1-8b -H h100-sxm\n" in text
-    assert ".venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest\n" in text
+    assert ".venv/bin/pip install -q -e '.[test]' && bash scripts/test.sh\n" in text
 
 
 def test_the_reference_is_that_of_the_code() -> None:
