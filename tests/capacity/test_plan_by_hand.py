@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from roofline.capacity import Addition, Known, LayerKind, MemoryPlan, Pool, Share, engine_rules, memory_plan, sglang_fraction
+from roofline.capacity import (
+    Addition,
+    Known,
+    LayerKind,
+    MemoryPlan,
+    Pool,
+    Share,
+    activation_peak,
+    engine_rules,
+    memory_plan,
+    sglang_fraction,
+)
 from roofline.capacity.ranges import NOTHING, ByteRange
 from roofline.errors import InputError
-from roofline.ledger import Parallel, stage_weights
+from roofline.ledger import Parallel, Precision, stage_weights
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.model import MLP, Attention, Extra, GatedDelta, Layer, Model
 from tests.capacity.logs import GiB, device
@@ -246,7 +257,7 @@ def test_limits_that_are_given_or_follow_from_others() -> None:
     ("gib", "chunk", "parallel", "reserved_gib"),
     [
         (16, 1000, Parallel(), (512 + 3072 + 16 + 128) / 1024),  # a small chunk counts as 2,048
-        (60, 16384, Parallel(), (512 + 24576 + 512 + 128) / 1024),  # ten GiB are for more than 60
+        (60, 4096, Parallel(), (512 + 6144 + 512 + 128) / 1024),  # ten GiB are for more than 60
         (61, 2048, Parallel(), 10),
         (80, 2048, Parallel(tp=4, pp=2), 10),
         (201, 16384, Parallel(tp=4, pp=2), (512 + 24576 + 1024 + 1024) / 1024),
@@ -261,3 +272,11 @@ def test_a_device_smaller_than_what_sglang_keeps() -> None:
         sglang_fraction(3 * GiB, 2048, ONE)
     plan = memory_plan(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="sglang")
     assert plan.settings.utilization == sglang_fraction(plan.total_bytes - 0.45 * GiB, 8192, ONE)
+
+
+def test_a_stage_without_layers_has_its_streams() -> None:
+    """Two layers over four stages: the first has none. Two bytes, twelve wide: two streams at least, three expected, four at most."""
+    found = activation_peak(
+        _model("2*a", a=FULL), tokens=10, rows=1, logit_bytes=NOTHING, parallel=Parallel(pp=4), precision=Precision(), stage=0
+    )
+    assert (found.layers, found.logits) == (ByteRange(10 * 72.0, 10 * 48.0, 10 * 96.0), NOTHING)

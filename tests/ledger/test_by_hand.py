@@ -267,6 +267,16 @@ def test_compressed_attention_with_an_indexer() -> None:
     assert rows[13][5:10] == (3 + 1, 3, 4 * (5 + 1) * 2 * 3, 0, 4 * 6)
 
 
+def test_each_new_token_reads_its_best_entries() -> None:
+    """Nine entries lie in the cache: two tokens with two each read four of them, five tokens with two each all nine."""
+    spec = COMPRESSED.model_copy(update={"indexer": Indexer(heads=2, head_dim=5, top_k=2, cache_bits=8)})
+    for new, entries in ((1, 2), (2, 4), (5, 9)):
+        ledger = build_ledger(model_of(Layer(mixer=spec)), Batch.of([new], [29]))
+        (attention,) = (op for op in ledger if op.name == "attention")
+        assert float(attention.n) == 3 + entries
+        assert float(attention.kv_read_bytes_each) == (3 + entries) * 3 * 2
+
+
 STATEFUL = [
     (  # 2 value heads of 3 × 5 and one key head: 2·3 + 10 channels
         GatedDelta(heads=4, key_heads=2, key_dim=3, value_dim=5),
