@@ -48,13 +48,9 @@ class ScheduledBatch:
         """Tokens computed in this pass, over all rows."""
         return len(self.decodes) + sum(chunk.new for chunk in self.chunks)
 
-    def plain(self, running: list[Request]) -> ScheduledBatch:
-        """The batch in which all of `running` decode one token: this one, if it is."""
-        if not self.chunks and len(self.decodes) == len(running):
-            return self
-        batch = ScheduledBatch()
-        batch.decodes, batch.full = list(running), True
-        return batch
+    def turn_plain(self, running: list[Request]) -> None:
+        """Becomes the batch in which all of `running` decode one token; the context is not known."""
+        self.decodes, self.chunks, self.preempted, self.full = running.copy(), [], [], True
 
     @property
     def sampling(self) -> list[Request]:
@@ -121,6 +117,7 @@ class Scheduler(Protocol):
         """(steps, rows, context) of a stretch: so many next batches will be plain decodes of the same `rows`, as long as nobody
         arrives, the first with `context` past tokens in all. It holds after an `update`, or with one batch in flight that is
         `full`; rows are all running requests but those that the batch in flight completes. steps is 0 if it is not so.
+        Who asks lets counts and blocks of running requests stand still until they end or `check_integrity` is called.
         """
 
     def advance(self, steps: int) -> list[Request]:

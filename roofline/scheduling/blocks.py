@@ -42,8 +42,11 @@ class Pool(Protocol):
         from now on. Blocks with generated tokens can be hit once the request lets go of them: nobody can know their text before.
         """
 
-    def grow(self, requests: Sequence[Request]) -> None:
-        """Allocates for each what it has computed; the blocks must be there."""
+    def take(self, num_blocks: int) -> None:
+        """Hands out so many blocks, which must be there, to requests that grow together; `settle` says who got them."""
+
+    def settle(self, request: Request, num_slots: int) -> None:
+        """Gives a request what it is short of for its first `num_slots` positions, of the blocks that were taken."""
 
     def release(self, request: Request) -> None:
         """Takes all blocks back."""
@@ -57,6 +60,13 @@ def checked_blocks(num_blocks: int, block_size: int) -> int:
     if num_blocks < 2 or block_size < 1:
         raise InputError(f"{num_blocks} KV blocks of {block_size} tokens: a pool needs at least 2 blocks (one is the null block)")
     return num_blocks - 1
+
+
+def settle_count(request: Request, num_slots: int, block_size: int) -> None:
+    """`Pool.settle` where blocks have no ids."""
+    blocks = -(-num_slots // block_size)
+    if blocks > request.num_blocks:
+        request.num_blocks, request.pool_mark = blocks, blocks * block_size
 
 
 class CountingPool:
@@ -101,14 +111,13 @@ class CountingPool:
             request.pool_mark = request.num_blocks * self.block_size
         return True
 
-    def grow(self, requests: Sequence[Request]) -> None:
+    def take(self, num_blocks: int) -> None:
         """See Pool."""
-        size = self.block_size
-        for request in requests:
-            blocks = -(-request.num_computed_tokens // size)
-            self.num_free -= blocks - request.num_blocks
-            request.num_blocks = blocks
-            request.pool_mark = blocks * size
+        self.num_free -= num_blocks
+
+    def settle(self, request: Request, num_slots: int) -> None:
+        """See Pool."""
+        settle_count(request, num_slots, self.block_size)
 
     def release(self, request: Request) -> None:
         """See Pool."""
@@ -136,6 +145,7 @@ class BlockPool:
         self._keys: dict[int, int] = {}
         self._first: dict[int, int] = {}
         self._others: dict[int, list[int]] = {}
+        self._taken: list[int] = []
 
     def blocks_for(self, num_tokens: int) -> int:
         """See Pool."""
@@ -185,17 +195,24 @@ class BlockPool:
         if need > self.num_free:
             return False
         if need > 0:
-            self._hand_out(request, need)
+            self._give(request, self._unqueue(need))
         if self.prefix_caching:
             self._register(request, min(num_known, request.num_prompt_tokens) // self.block_size)
         return True
 
-    def grow(self, requests: Sequence[Request]) -> None:
+    def take(self, num_blocks: int) -> None:
         """See Pool."""
-        for request in requests:
-            self._hand_out(request, -(-request.num_computed_tokens // self.block_size) - request.num_blocks)
+        self._taken += self._unqueue(num_blocks)
 
-    def _hand_out(self, request: Request, need: int) -> None:
+    def settle(self, request: Request, num_slots: int) -> None:
+        """See Pool."""
+        need = self.blocks_for(num_slots) - request.num_blocks
+        if need > 0:
+            self._give(request, self._taken[:need])
+            del self._taken[:need]
+
+    def _unqueue(self, need: int) -> list[int]:
+        """The next blocks to go, their content forgotten."""
         queue, forget = self._queue, self._keys.pop
         blocks = list(islice(queue, need))
         for block in blocks:
@@ -206,10 +223,13 @@ class BlockPool:
                     self._forget(block, key)
                 else:
                     del self._first[key]
-        request.block_ids += blocks
-        request.num_blocks += need
-        request.pool_mark = request.num_blocks * self.block_size
         self.num_free -= need
+        return blocks
+
+    def _give(self, request: Request, blocks: list[int]) -> None:
+        request.block_ids += blocks
+        request.num_blocks += len(blocks)
+        request.pool_mark = request.num_blocks * self.block_size
 
     def _register(self, request: Request, full: int) -> None:
         """Makes the first `full` blocks of the request hit-able."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from roofline.errors import InputError
-from roofline.scheduling.blocks import DEFAULT_BLOCK_SIZE, checked_blocks
+from roofline.scheduling.blocks import DEFAULT_BLOCK_SIZE, checked_blocks, settle_count
 from roofline.scheduling.content import Segments
 from roofline.scheduling.request import Request, ensure
 
@@ -142,26 +142,20 @@ class RunPool:
         if need > 0:
             request.num_blocks += need
             request.pool_mark = request.num_blocks * self.block_size
-            self._take(need)
+            self.take(need)
         full = min(num_known, request.num_prompt_tokens) // self.block_size
         if full > request.num_hashed_blocks:
             self._cache(request, full)
         return True
 
-    def grow(self, requests: Sequence[Request]) -> None:
+    def settle(self, request: Request, num_slots: int) -> None:
         """See Pool."""
-        size, total = self.block_size, 0
-        for request in requests:
-            blocks = -(-request.num_computed_tokens // size)
-            total += blocks - request.num_blocks
-            request.num_blocks = blocks
-            request.pool_mark = blocks * size
-        self._take(total)
+        settle_count(request, num_slots, self.block_size)
 
-    def _take(self, need: int) -> None:
-        """Hands out `need` blocks, evicting from the queue when the blank ones are used up."""
-        self.num_free -= need
-        self._blank -= need
+    def take(self, num_blocks: int) -> None:
+        """See Pool; evicts from the queue when the blank ones are used up."""
+        self.num_free -= num_blocks
+        self._blank -= num_blocks
         while self._blank < 0:
             run = self._queue.after
             evicted = min(run.stop - run.first, -self._blank)

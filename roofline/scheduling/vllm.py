@@ -11,6 +11,7 @@ from typing import Any
 from roofline.errors import InputError
 from roofline.scheduling.batch import Chunk, ScheduledBatch
 from roofline.scheduling.blocks import Pool
+from roofline.scheduling.cohort import Cohort
 from roofline.scheduling.queues import FcfsQueue, PriorityQueue, order
 from roofline.scheduling.request import Request, Status, ensure
 from roofline.scheduling.vllm_config import VllmConfig
@@ -32,7 +33,7 @@ class VllmScheduler:
         self._arrivals = 0
         self._blocked = False
         self._steady = False
-        self._shortest = 0
+        self._cohort = Cohort(pool)
 
     @property
     def num_waiting(self) -> int:
@@ -109,8 +110,11 @@ class VllmScheduler:
 
     def _schedule_decodes(self, batch: ScheduledBatch) -> int:
         """The leading running requests as far as they need one token and no more than free blocks; returns how many were seen."""
-        decodes, allocate, context, ending = batch.decodes, self.pool.allocate, 0, 0
-        for request in self.running:
+        cohort, allocate = self._cohort, self.pool.allocate
+        if cohort.members:
+            cohort.schedule(batch)
+        decodes, context, ending = batch.decodes, batch.decode_context, batch.num_ending
+        for request in self.running[len(cohort.members) :]:
             computed, flying = request.num_computed_tokens, request.num_output_placeholders
             if flying and computed + 2 - flying >= request.end_tokens:
                 ending += 1
@@ -123,6 +127,8 @@ class VllmScheduler:
             request.num_output_placeholders = flying + 1
             context += computed
             decodes.append(request)
+            if cohort.members and not cohort.join(request):
+                cohort.dissolve()
         batch.decode_context, batch.num_ending = context, ending
         return len(decodes) + ending
 
@@ -138,6 +144,7 @@ class VllmScheduler:
         computed = request.num_computed_tokens
         slots = min(computed + new + self._lookahead, request.end_tokens + self._beyond_end)
         while not self.pool.allocate(request, slots, min(computed + new, request.num_tokens)):
+            self._cohort.dissolve()
             victim = self._victim()
             budget += self._unschedule(victim, batch)
             self._preempt(victim)
@@ -145,6 +152,7 @@ class VllmScheduler:
             if victim is request:
                 return budget
         if new == 1 and computed >= request.num_prompt_tokens and computed + 1 == request.num_tokens + request.num_output_placeholders:
+            self._cohort.dissolve()
             request.num_computed_tokens = computed + 1
             request.num_output_placeholders += 1
             batch.decodes.append(request)
@@ -161,7 +169,7 @@ class VllmScheduler:
         computed = request.num_computed_tokens
         request.num_computed_tokens = computed + new
         ahead = computed + new - request.num_tokens - request.num_output_placeholders
-        drafts = max(0, ahead)
+        drafts = ahead if ahead > 0 else 0
         if ahead >= 0:
             request.num_output_placeholders += 1 + drafts
         batch.chunks.append(Chunk(request, new, computed, drafts, ahead >= 0))
@@ -203,7 +211,7 @@ class VllmScheduler:
                 passed.append(self.waiting.popleft())
                 continue
             hits = self.pool.match(request) if request.num_computed_tokens == 0 else ()
-            start = self.pool.hit_blocks(hits) * self.pool.block_size or request.num_computed_tokens
+            start = self.pool.hit_blocks(hits) * self.pool.block_size if hits else request.num_computed_tokens
             new = self._capped(request.num_tokens - start)
             if request.remote_kv:
                 if not self._reserve(request, hits, request.num_tokens):
@@ -223,7 +231,8 @@ class VllmScheduler:
             self.running.append(request)
             self._record(request, new, batch)
             budget -= new
-        self.waiting.put_back(passed)
+        if passed:
+            self.waiting.put_back(passed)
         self._blocked = bool(self.waiting) and budget > 0 and config.enable_chunked_prefill
 
     def _throttled(self, request: Request) -> bool:
@@ -263,24 +272,33 @@ class VllmScheduler:
 
     def update(self, batch: ScheduledBatch, emitted: list[int] | None = None, stopped: tuple[Request, ...] = ()) -> list[Request]:
         """See Scheduler."""
+        cohort = self._cohort
+        if stopped:
+            cohort.dissolve()
         done = []
-        for request in batch.decodes:
-            request.num_output_placeholders -= 1
-            request.num_tokens += 1
-            if request.num_tokens >= request.end_tokens:
-                done.append(request)
         for at, chunk in enumerate(batch.chunks):
-            if chunk.samples:
+            if chunk.samples and chunk.request not in cohort.members:
                 self._take(chunk, 1 if emitted is None else emitted[at])
                 if chunk.request.num_tokens >= chunk.request.end_tokens:
                     done.append(chunk.request)
+        done = (cohort.sample(batch) if cohort.members else self._sample(batch.decodes)) + done
         if self.config.num_speculative_tokens:
             self._draft(batch)
         for request in stopped:
             if request.num_tokens < request.end_tokens:
                 request.end_tokens = request.num_tokens
                 done.append(request)
-        return [request for request in done if self._finish(request)]
+        return [request for request in done if self._finish(request)] if done else done
+
+    @staticmethod
+    def _sample(decodes: list[Request]) -> list[Request]:
+        done = []
+        for request in decodes:
+            request.num_output_placeholders -= 1
+            request.num_tokens += 1
+            if request.num_tokens >= request.end_tokens:
+                done.append(request)
+        return done
 
     def _take(self, chunk: Chunk, emitted: int) -> None:
         """`emitted` − 1 of the drafts were right; the others leave the sequence again."""
@@ -321,58 +339,35 @@ class VllmScheduler:
 
     def steady_decode(self) -> tuple[int, int, int]:
         """See Scheduler. A blocked head stays blocked meanwhile: decoding takes blocks and gives none back."""
-        running = self.running
+        running, cohort = self.running, self._cohort
         if not (self._steady and running) or (self.waiting and not self._blocked):
             return 0, 0, 0
-        left = [r.end_tokens - r.num_tokens - r.num_output_placeholders for r in running]
-        steps = self._shortest = min(left)
-        rows, context = len(left), sum([r.num_computed_tokens for r in running])
-        if not steps and not self.waiting:
-            steps = min([one for one in left if one], default=0)
-            rows -= left.count(0)
-            context -= sum([r.num_computed_tokens for r, one in zip(running, left, strict=True) if not one])
-        free = self.pool.num_free
-        while steps > 0 and rows * (steps // self.pool.block_size + 1) > free and self._growth(steps) > free:
+        for request in running[len(cohort.members) :]:
+            if not cohort.join(request):
+                cohort.dissolve()
+                return 0, 0, 0
+        steps, rows, free = cohort.steps, cohort.rows, self.pool.num_free
+        if cohort.complete and self.waiting:
+            return 0, rows, cohort.context
+        while steps > 0 and rows * (steps // self.pool.block_size + 1) > free and cohort.growth(steps) > free:
             steps //= 2
-        return steps, rows, context
-
-    def _growth(self, steps: int) -> int:
-        """Blocks that `steps` decode steps of all running requests take."""
-        size = self.pool.block_size
-        return sum(max(0, -(-(request.num_computed_tokens + steps) // size) - request.num_blocks) for request in self.running)
+        return steps, rows, cohort.context
 
     def advance(self, steps: int) -> list[Request]:
         """See Scheduler."""
-        done: list[Request] = []
-        if self._shortest == 0:
-            staying: list[Request] = []
-            for request in self.running:
-                complete = request.num_tokens + request.num_output_placeholders >= request.end_tokens
-                (done if complete else staying).append(request)
-            self._decode(staying, 1)
-            steps -= 1
-        elif steps == self._shortest:
-            self._decode(self.running, steps)
-            steps = 0
-            done = [request for request in self.running if request.num_tokens >= request.end_tokens]
+        cohort = self._cohort
+        ending = bool(cohort.complete)
+        cohort.advance(1 if ending else steps)
+        done = cohort.finished()
         for request in done:
             self._finish(request)
-        if steps:
-            self._decode(self.running, steps)
+        if ending and steps > 1:  # what they held is free after the round that they end in
+            cohort.advance(steps - 1)
         return done
-
-    def _decode(self, requests: list[Request], steps: int) -> None:
-        growing = []
-        for request in requests:
-            request.num_tokens += steps
-            request.num_computed_tokens = computed = request.num_computed_tokens + steps
-            if computed > request.pool_mark:
-                growing.append(request)
-        if growing:
-            self.pool.grow(growing)
 
     def check_integrity(self) -> None:
         """See Scheduler."""
+        self._cohort.dissolve()
         self.pool.check_integrity([*self.running, *self.loading, *self._held])
         ensure(len(self.running) <= self.config.max_num_seqs, "more running requests than max_num_seqs")
         for request in self.running:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from time import process_time
+from time import thread_time
 
 from roofline.errors import InputError
 from roofline.scheduling.request import Request
@@ -63,11 +63,11 @@ def simulate_disaggregated(
     A prefill engine computes the prompt and keeps its blocks until a decode engine has read them. That one allocates first, reads,
     and recomputes the last prompt token, which gives the first token that the client sees.
     """
-    began = process_time()
+    began = thread_time()
     pools = _Pools(workload, prefill, decode, timers, link, routers or (LeastLoaded(), LeastLoaded()), asynchronous, fast_forward)
     with rare_collections():
         pools.run()
-    return Result(workload, pools.recorder, process_time() - began)
+    return Result(workload, pools.recorder, thread_time() - began)
 
 
 class _Pools:

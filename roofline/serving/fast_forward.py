@@ -7,7 +7,9 @@ as straight lines (`Recorder.gaps`).
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from roofline.serving.recorder import gap_row
 
 
 class DecodeTimer(Protocol):
@@ -17,13 +19,8 @@ class DecodeTimer(Protocol):
         """See StepTimer."""
 
 
-class Stretch(NamedTuple):
-    """steps done; clock: next moment of scheduling; end: of the last batch; emitted_s: when the last tokens came out."""
-
-    steps: int
-    clock: float
-    end: float
-    emitted_s: float
+Stretch = tuple[int, float, float, float]
+"""(steps done, next moment of scheduling, end of the last batch, when the last tokens came out)."""
 
 
 def alternating(
@@ -49,11 +46,11 @@ def alternating(
         done += count
         emitted_s = clock
         if not even:
-            log.extend((first_gap, first_gap, 1, rows))
+            log.frombytes(gap_row(first_gap, first_gap, 1, rows))
             begin, count = begin + rows, count - 1
         if count:
-            log.extend((host + (base + slope * begin), host + (base + slope * (context - rows)), count, rows))
-    return Stretch(done, clock, clock, emitted_s)
+            log.frombytes(gap_row(host + (base + slope * begin), host + (base + slope * (context - rows)), count, rows))
+    return done, clock, clock, emitted_s
 
 
 def pipelined(
@@ -67,8 +64,12 @@ def pipelined(
     done, emitted_s = 0, end
     while done < steps and clock < until:
         base, slope, last = timer.decode_line(rows, context)
-        begin, stop = context, context + min(steps - done, (last - context) // rows + 1) * rows
-        singles = [end - emitted_s] if done else []
+        begin, stop = context, context + (steps - done) * rows
+        if stop > last + rows:
+            stop = context + ((last - context) // rows + 1) * rows
+        apart = 1  # gaps that are not on the line of the others: the first is the caller's, or from the line before
+        if done:
+            log.frombytes(gap_row(end - emitted_s, end - emitted_s, 1, rows))
         second_gap = last_gap = host + slope * rows
         if end >= clock + host and base + slope * context >= host:
             for context in range(begin, stop, rows):
@@ -84,7 +85,8 @@ def pipelined(
                 if clock >= until:
                     break
                 if context == begin + rows:
-                    singles.append(end - emitted_s)
+                    log.frombytes(gap_row(end - emitted_s, end - emitted_s, 1, rows))
+                    apart = 2
                 emitted_s = end
                 clock = clock + host
                 end = clock + (base + slope * context)
@@ -96,10 +98,7 @@ def pipelined(
             end = clock + (base + slope * context)
             context += rows
         count = (context - begin) // rows
-        even = count - len(singles) - (done == 0)
         done += count
-        for gap in singles:
-            log.extend((gap, gap, 1, rows))
-        if even > 0:
-            log.extend((second_gap, last_gap, even, rows))
-    return Stretch(done, clock, end, emitted_s)
+        if count > apart:
+            log.frombytes(gap_row(second_gap, last_gap, count - apart, rows))
+    return done, clock, end, emitted_s

@@ -9,7 +9,7 @@ from typing import Protocol
 from roofline.scheduling.batch import ScheduledBatch, Scheduler
 from roofline.scheduling.request import Request
 from roofline.serving import fast_forward
-from roofline.serving.recorder import Recorder
+from roofline.serving.recorder import Recorder, gap_row, stretch_row
 from roofline.serving.speculation import Speculation
 
 
@@ -125,7 +125,7 @@ class Instance:
             if isnan(scheduled[index]):
                 scheduled[index] = start
             prefill += 0 if chunk.drafts else chunk.new
-        self.recorder.stretches.extend((start, end, 1, len(batch.decodes), prefill, *self.scheduler.gauges, self.number))
+        self.recorder.stretches.frombytes(stretch_row(start, end, 1, len(batch.decodes), prefill, *self.scheduler.gauges, self.number))
 
     def _complete(self, batch: ScheduledBatch, end: float) -> None:
         """The outputs of a batch are here."""
@@ -147,7 +147,7 @@ class Instance:
                 for request in last.sampling:
                     recorder.last_token_s[request.index] = since
             if batch.decodes:
-                recorder.gaps.extend((end - since, end - since, 1, len(batch.decodes)))
+                recorder.gaps.frombytes(gap_row(end - since, end - since, 1, len(batch.decodes)))
                 if not batch.full:
                     for request in batch.decodes:
                         recorder.last_token_s[request.index] = end
@@ -158,31 +158,53 @@ class Instance:
         self._emitted_s, self._last = end, batch
 
     def _retire(self, finished: list[Request], time: float) -> None:
-        for request in finished:
-            self.recorder.finish(request, time)
-        if self.halts:
-            self.finished += finished
+        if finished:
+            for request in finished:
+                self.recorder.finish(request, time)
+            if self.halts:
+                self.finished += finished
 
     def _stretch(self, steps: int, rows: int, context: int, until: float) -> bool:
         """Jumps over plain decode steps (see Scheduler.steady_decode); False if not all running requests emit together."""
-        scheduler, in_flight, start, log = self.scheduler, self._in_flight, self.clock, self.recorder.gaps
-        host = self.timer.host_time(rows)
-        if in_flight is None:
-            if self.asynchronous or not self._last.full:
-                return False
-            done = fast_forward.alternating(self.timer, rows, context, host, start, self._emitted_s, steps, until, log)
-            self._retire(scheduler.advance(done.steps), done.emitted_s)
-        else:
-            batch, end = in_flight
+        scheduler, in_flight = self.scheduler, self._in_flight
+        if in_flight is not None:
+            batch = in_flight[0]
             together = batch.full and len(batch.decodes) + len(batch.chunks) == len(scheduler.running)
             if not together or (self.halts and rows < len(scheduler.running)):
                 return False
-            self._emit(batch, end)
-            done = fast_forward.pipelined(self.timer, rows, context, host, start, end, steps, until, log)
-            self._retire(scheduler.advance(done.steps), end)
-            self._last = plain = batch.plain(scheduler.running)
-            self._in_flight = plain, done.end
-        self.clock, self._emitted_s = done.clock, done.emitted_s
-        _, waiting, kv_usage = scheduler.gauges
-        self.recorder.stretches.extend((start, done.clock, done.steps, rows, 0, rows, waiting, kv_usage, self.number))
+            self._pipeline(*in_flight, steps, rows, context, until)
+            return True
+        if self.asynchronous or not self._last.full:
+            return False
+        start, host = self.clock, self.timer.host_time(rows)
+        done = fast_forward.alternating(self.timer, rows, context, host, start, self._emitted_s, steps, until, self.recorder.gaps)
+        steps, self.clock, _, self._emitted_s = done
+        self._retire(scheduler.advance(steps), self._emitted_s)
+        self._log_stretch(start, steps, rows)
         return True
+
+    def _pipeline(self, batch: ScheduledBatch, end: float, steps: int, rows: int, context: int, until: float) -> None:
+        """Stretches behind the batch in flight, which ends at `end`, one after the other as long as only ends are between them."""
+        scheduler, timer, gaps = self.scheduler, self.timer, self.recorder.gaps
+        self._emit(batch, end)
+        clock = self.clock
+        while True:
+            start, ended = clock, end
+            steps, clock, end, emitted_s = fast_forward.pipelined(
+                timer, rows, context, timer.host_time(rows), clock, end, steps, until, gaps
+            )
+            self._retire(scheduler.advance(steps), ended)
+            self.clock = clock
+            self._log_stretch(start, steps, rows)
+            if clock >= until or self.halts:
+                break
+            steps, rows, context = scheduler.steady_decode()
+            if steps < 2:
+                break
+            gaps.frombytes(gap_row(end - emitted_s, end - emitted_s, 1, len(scheduler.running)))
+        batch.turn_plain(scheduler.running)
+        self._last, self._in_flight, self._emitted_s = batch, (batch, end), emitted_s
+
+    def _log_stretch(self, start: float, steps: int, rows: int) -> None:
+        _, waiting, kv_usage = self.scheduler.gauges
+        self.recorder.stretches.frombytes(stretch_row(start, self.clock, steps, rows, 0, rows, waiting, kv_usage, self.number))

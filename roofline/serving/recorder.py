@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from math import isnan
+from struct import Struct
 
 from roofline.scheduling.request import Request
 
 GAP_FIELDS = ("first_s", "last_s", "steps", "rows")
 STRETCH_FIELDS = ("start_s", "end_s", "steps", "decodes", "prefill_tokens", "running", "waiting", "kv_usage", "instance")
+gap_row = Struct(f"{len(GAP_FIELDS)}d").pack  # appended with array.frombytes, which is twice as fast as extending by a tuple
+stretch_row = Struct(f"{len(STRETCH_FIELDS)}d").pack
 
 
 class Recorder:
@@ -51,4 +54,4 @@ class Recorder:
             if isnan(gap):
                 self.first_token_s[index] = time
             else:
-                self.gaps.extend((gap, gap, 1, 1))
+                self.gaps.frombytes(gap_row(gap, gap, 1, 1))

@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import process_time
+from time import thread_time
 
 from roofline.errors import InputError
 from roofline.scheduling.batch import Scheduler
@@ -48,7 +48,7 @@ def simulate_replicas(
     seed: int = 0,
 ) -> Result:
     """Like `simulate` on several equal engines, each with its own scheduler; the router chooses one for each request."""
-    began = process_time()
+    began = thread_time()
     recorder = Recorder(len(workload))
     instances = [
         Instance(
@@ -67,7 +67,7 @@ def simulate_replicas(
         raise InputError(f"{len(instances)} replicas need a router")
     with rare_collections():
         _serve(workload, instances, router, recorder)
-    return Result(workload, recorder, process_time() - began)
+    return Result(workload, recorder, thread_time() - began)
 
 
 def _serve(workload: Workload, instances: Sequence[Instance], router: Router | None, recorder: Recorder) -> None:

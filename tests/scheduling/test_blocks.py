@@ -106,7 +106,8 @@ def test_pools_follow_the_plain_rules(script, blocks):
                     pool.share(request, found)
                     assert pool.allocate(request, prompt, prompt)
                     request.num_computed_tokens = request.num_tokens = prompt + generated
-                    pool.grow([request])
+                    pool.take(total - request.num_blocks)
+                    pool.settle(request, prompt + generated)
             if fits:
                 plain.share(hits)
                 table = hits + plain.new(total - len(hits))

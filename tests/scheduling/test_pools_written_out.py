@@ -28,11 +28,14 @@ def test_counting_takes_what_is_new() -> None:
     assert pool.allocate(request, 12, 0)
     assert (request.num_blocks, pool.num_free) == (3, 7)
     assert pool.shortfall(request, (), 17) == 2
-    request.num_computed_tokens = 17
-    pool.grow([request])
+    pool.take(2)
+    pool.settle(request, 17)
     assert (request.num_blocks, pool.num_free, request.pool_mark) == (5, 5, 20)
-    request.num_computed_tokens = 21
-    pool.grow([request])
+    pool.settle(request, 20)
+    assert request.num_blocks == 5
+    pool.take(1)
+    assert (request.num_blocks, pool.num_free) == (5, 4)
+    pool.settle(request, 21)
     assert (request.num_blocks, pool.num_free) == (6, 4)
     assert not pool.allocate(request, 41, 0)
     assert pool.allocate(request, 40, 0)
