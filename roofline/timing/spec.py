@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+from statistics import geometric_mean
+
 from roofline.profiles.calibration import shipped
+from roofline.profiles.catalog import load_hardware
 from roofline.profiles.hardware import Hardware
 from roofline.timing.forms.base import DeviceSpec
 
@@ -18,24 +23,50 @@ def generation(hardware: Hardware) -> str:
     return "xe" if name.startswith("xe") else name.replace(" ", "-")
 
 
-# Generations whose constants come from one device: the best share of its bf16 peak in the rows they were fitted on, and whether
-# its memory keeps ECC bits in line with the data. Ada: L40S (aiconfigurator-core 0.12.0).
-_CONSTANTS_FROM = {"ada": (0.82, True)}
-_ECC_SHARE = 15 / 16  # of a memory with ECC in line, capacity and traffic, that is data: 46,068 of 49,152 MiB on an L40S
+# The devices whose rows a generation's constants were fitted on (aiconfigurator-core 0.12.0).
+_MEASURED = {
+    "ada": ("l40s",),
+    "ampere": ("a100-sxm-80gb",),
+    "blackwell": ("b200-sxm", "b300-sxm", "gb200", "gb300"),
+    "blackwell-rtx": ("rtx-pro-6000-server",),
+    "hopper": ("h100-sxm", "h200-sxm"),
+}
+_LONG_RUNS = ("gemm_max_torch", "gemm_cublaslt_constant_inputs")  # benchmarks long enough to meet the power limit
+# Share of bandwidth fitted on an RTX PRO 6000, without ECC in line, over that on an L40S, with it: median of the 18 kernels (products
+# and decode attention, all engines and dtypes) of both. A fluid solver agrees: 67 to 76 % of the datasheet on L40S, L40, A40, A10 and
+# L4, 80 to 93 % on cards without (github: ProjectPhysX/FluidX3D@01d3cdd README).
+_WITHOUT_ECC = 1.18
 
 
 def transfer(hardware: Hardware) -> tuple[float, float]:
-    """Factors on (compute peaks, bandwidth) when the constants of another device of the generation price this one.
+    """Factors on (compute peaks, bandwidth) when the constants of other devices of the generation price this one.
 
-    Power limits and ECC differ within a generation: an L40S reaches 82 % of its bf16 peak at 350 W where a GeForce RTX 4090, whose
-    tensor units run at half rate, sustains 108 %; and a GeForce card has no ECC to read. (1, 1) where nothing is known or needed.
+    What carries over is the share of what a device sustains, not of its datasheet: in one benchmark an L40S reaches 70 % of its bf16
+    peak at 350 W where a GeForce RTX 4090, whose tensor units run at half rate, reaches 108 %; and a GeForce card has no ECC to
+    read. (1, 1) where nothing is known or needed.
     """
-    source = _CONSTANTS_FROM.get(generation(hardware))
-    if source is None or hardware.calibration or shipped(hardware.id):
+    names = _MEASURED.get(generation(hardware))
+    if names is None or hardware.calibration or shipped(hardware.id):
         return 1.0, 1.0
-    share, ecc = source
-    own = [each.fraction for each in hardware.achieved if (each.metric, each.dtype) == ("gemm_max_torch", "bf16") and each.fraction]
-    return (own[0] / share if own else 1.0), (1 / _ECC_SHARE if ecc and not _inline_ecc(hardware) else 1.0)
+    memory = _WITHOUT_ECC if names == ("l40s",) and not _inline_ecc(hardware) else 1.0
+    return sustained(hardware, _profiles(names)), memory
+
+
+def sustained(hardware: Hardware, others: Iterable[Hardware]) -> float:
+    """Share of its bf16 peak that a device sustains, in units of what others do: geometric mean over the long-running benchmarks
+    (of one source) that both ran, by the `achieved` of the profiles. 1 where no benchmark ran on both."""
+    own = _shares(hardware)
+    ratios = [own[name] / share for other in others for name, share in _shares(other).items() if name in own]
+    return geometric_mean(ratios) if ratios else 1.0
+
+
+def _shares(hardware: Hardware) -> dict[tuple[str, str], float]:
+    return {(a.metric, a.source): a.fraction for a in hardware.achieved if a.dtype == "bf16" and a.metric in _LONG_RUNS and a.fraction}
+
+
+@cache
+def _profiles(names: tuple[str, ...]) -> tuple[Hardware, ...]:
+    return tuple(load_hardware(name) for name in names)
 
 
 def _inline_ecc(hardware: Hardware) -> bool:

@@ -107,7 +107,6 @@ def test_the_blocks_of_the_rtx_4090_run_are_predicted():
 
 
 @needs_shared
-@pytest.mark.xfail(reason="constants transferred from an L40S make the steps of a GeForce RTX 4090 some 14 % too long", strict=True)
 @pytest.mark.parametrize("kv_blocks", [2588, None])
 def test_the_rtx_4090_run_is_predicted(kv_blocks):
     errors = _errors("RTX4090_Llama-3.1-8B", "rtx-4090", kv_blocks, **RTX_4090)
