@@ -133,7 +133,7 @@ def machine(found: tuple[Detected, ...], build: str | None) -> list[str]:
     """Sentences about the devices, and what may be run on them."""
     *gpus, cpu = found
     memory = units.format(cpu.memory_bytes, "bytes", binary=True) if cpu.memory_bytes else "unknown"
-    lines = [f"CPU: {cpu.name}, {cpu.threads} threads for this process, {memory} of memory"]
+    lines = [f"CPU: {cpu.name}, {units.counted(cpu.threads or 0, 'thread')} for this process, {memory} of memory"]
     for gpu in gpus:
         size = units.format(gpu.memory_bytes, "bytes", binary=True) if gpu.memory_bytes else "unknown size"
         known = f"profile {gpu.profile_id}" if gpu.profile_id else f"no profile: {'; '.join(gpu.evidence)}"

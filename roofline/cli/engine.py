@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roofline import units
 from roofline.cli import engine_options, options
 from roofline.cli.output import Answer, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
@@ -196,9 +197,10 @@ def _answer(setup: Setup, run: Run, inputs: dict[str, Any]) -> Answer:
     if run.rejected:
         blocks.append(Paragraph(f"{len(run.rejected)} rejected: {next(iter(run.rejected.values()))}", style="yellow"))
     backend = "FlashAttention on the pages" if how.attention == "flash" else "pages gathered, then scaled_dot_product_attention"
+    threads = units.counted(engine_options.use_torch("engine").get_num_threads(), "CPU thread")
     assumptions = [
         *setup.assumptions,
-        f"attention: {backend}; {engine_options.use_torch('engine').get_num_threads()} CPU threads" * (how.device == "cpu"),
+        f"attention: {backend}; {threads}" * (how.device == "cpu"),
     ]
     assumptions = [note for note in assumptions if note]
     resolved = inputs | {"trace": str(inputs["trace"] or ""), "records": str(inputs["records"] or ""), "mode": how.mode}

@@ -96,7 +96,9 @@ def compare(
     devices = [catalog.load_hardware(name) for name in names]
     found = facts.compare(devices)
     columns = [Column("key", "property"), *(Column(str(i), device.id) for i, device in enumerate(devices))]
-    shown = [{"key": row.key, **{str(i): _text(value, row.unit) or "–" for i, value in enumerate(row.values)}} for row in found]
+    shown = [
+        {"key": facts.name_of(row.key), **{str(i): _text(value, row.unit) or "–" for i, value in enumerate(row.values)}} for row in found
+    ]
     raw = [{"key": row.key, **{str(i): value for i, value in enumerate(row.values)}} for row in found]
     ids = [device.id for device in devices]
     data = {"hardware": ids, "rows": [{"key": row.key, "values": row.values} for row in found]}
@@ -187,7 +189,13 @@ def _evidence(device: Detected) -> list[str]:
     lines = list(device.evidence)
     if device.cores or device.threads:
         caches = ", ".join(f"{name} {units.format(size, 'bytes', binary=True)}" for name, size in device.caches.items())
-        lines.append(f"{device.cores or '?'} cores, {device.threads} threads for this process; caches {caches or 'unknown'}")
+        lines.append(
+            f"{_counted(device.cores, 'core')}, {_counted(device.threads, 'thread')} for this process; caches {caches or 'unknown'}"
+        )
     if device.unknown:
         lines.append(f"unknown: {', '.join(device.unknown)}")
     return lines
+
+
+def _counted(count: int | None, noun: str) -> str:
+    return units.counted(count, noun) if count else f"? {noun}s"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import GoodputCommand, new_app
 from roofline.errors import InputError
 from roofline.loadtest.compare import compare, load_prediction
-from roofline.loadtest.run import LoadTest, Outcome, Progress
+from roofline.loadtest.run import LoadTest, Outcome, Progress, Show
 from roofline.loadtest.settings import Settings
 from roofline.loadtest.vllm_layout import vllm_result
 from roofline.loadtest.wire import key_from_environment
@@ -81,6 +81,7 @@ def loadtest(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the stages that are missing in --records.")] = False,
     vllm_json: Annotated[Path | None, typer.Option(metavar="FILE", help="Also in the layout of `vllm bench serve`.")] = None,
     compare_with: Annotated[Path | None, typer.Option("--compare", metavar="FILE", help="plan.json or sim.json to set beside.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on standard error.")] = False,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,
@@ -101,14 +102,13 @@ def loadtest(
     for path in (output, vllm_json):
         check_target(path)
     prediction = load_prediction(compare_with) if compare_with is not None else None
-    test = LoadTest(settings, key=key_from_environment(api_key_env), journal=records, resume=resume, show=_progress())
+    test = LoadTest(settings, key=key_from_environment(api_key_env), journal=records, resume=resume, show=None if quiet else _progress())
     outcome = test.run()
     data = outcome.to_json()
     if prediction is not None:
         data["comparison"] = compare(prediction, data["stages"])
     if vllm_json is not None:
         _write_vllm(outcome, vllm_json)
-    _end_progress()
     table = Table(COLUMNS, [_row(stage) for stage in data["stages"]])
     blocks = _page(outcome, data, table, records)
     code = _exit_code(outcome, data, max_error_rate)
@@ -239,20 +239,17 @@ def _write_vllm(outcome: Outcome, path: Path) -> None:
         write_atomically(target, json.dumps(jsonout.plain(result), allow_nan=False) + "\n")
 
 
-def _progress() -> Any:
-    """Shows one line on a terminal, or nothing."""
-    if not sys.stderr.isatty():
-        return None
+def _progress() -> Show:
+    """A line on standard error as each stage ends; on a terminal it also counts while the stage runs."""
+    live = sys.stderr is not None and sys.stderr.isatty()
 
     def show(now: Progress) -> None:
         rate = now.output_tokens / now.elapsed_s if now.elapsed_s else math.nan
         failed = f", {now.failed} failed" if now.failed else ""
         text = f"{now.title}: {now.done}/{now.total} requests{failed}, {rate:,.0f} tok/s, {now.elapsed_s:.0f} s"
-        os.write(sys.stderr.fileno(), f"\r\x1b[K{text}".encode("utf-8", "replace"))
+        if sys.stderr is None or not (live or now.ended):
+            return
+        with contextlib.suppress(OSError):  # a reader that went away ends no load test
+            print(f"\r\x1b[K{text}" if live else text, end="\n" if now.ended else "", file=sys.stderr, flush=True)
 
     return show
-
-
-def _end_progress() -> None:
-    if sys.stderr.isatty():
-        os.write(sys.stderr.fileno(), b"\r\x1b[K")

@@ -113,9 +113,11 @@ def plan(
         "ttft_s": load.ttft_s, "tpot_s": load.tpot_s, "tp": tp, "pp": pp, "ep": ep, "dp": dp, "weights": weights,
         "kv_dtype": kv_dtype, "causal": not full, **memory,
     }  # fmt: skip
-    data, page, met = plan_document(found), plan_page.blocks(found), found.fits and found.meets_load
+    data, met = plan_document(found), found.fits and found.meets_load
+    page = plan_page.blocks(found, "The layout as given: " if search else "")
     if search:
-        met = _search(found, memory, data, page)
+        sections, met = _search(found, memory, data)
+        page = [*sections, *page]
     if speedups:
         from roofline.cli import search_page
         from roofline.cli.simulate import speculation
@@ -127,8 +129,8 @@ def plan(
     emit(answer, as_json=as_json, as_csv=as_csv, path=output)
 
 
-def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any], page: list[Block]) -> bool:
-    """Adds the search for the fewest GPUs to a plan's data and page; whether some layout meets the load."""
+def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any]) -> tuple[list[Block], bool]:
+    """Adds the search for the fewest GPUs to a plan's data; its section of the page, and whether some layout meets the load."""
     from roofline.cli import search_page
     from roofline.cli.simulate import show_progress
     from roofline.planning.search import search
@@ -138,8 +140,8 @@ def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any], page: lis
     show_progress("")
     price = min((price.usd_per_gpu_hour for price in found.setup.hardware.prices if "demand" in price.terms), default=None)
     data["search"] = search_page.search_data(best)
-    page += search_page.search_blocks(best, found.cost.price.usd_per_gpu_hour if found.cost else price, found.load)
-    return best.best is not None
+    sections = search_page.search_blocks(best, found.cost.price.usd_per_gpu_hour if found.cost else price, found.load)
+    return sections, best.best is not None
 
 
 def service_levels(words: list[str]) -> dict[str, float]:

@@ -40,9 +40,9 @@ KNOBS = (
 )
 
 
-def blocks(plan: Plan) -> list[Block]:
-    """Answer, memory, phases, decode over batch, limits, changes, load, assumptions."""
-    page: list[Block] = [Heading(_headline(plan)), *(Paragraph(text) for text in _answer(plan))]
+def blocks(plan: Plan, lead: str = "") -> list[Block]:
+    """Answer, memory, phases, decode over batch, limits, changes, load, assumptions. lead: words before the headline."""
+    page: list[Block] = [Heading(f"{lead}{_headline(plan)}"), *(Paragraph(text) for text in _answer(plan))]
     page += [Heading(_memory_title(plan)), _budget(plan), Paragraph(""), Paragraph(_capacity(plan))]
     page += [Heading(f"The two phases, {_per_gpu(plan)}"), _phase_table(plan)]
     if plan.fits:
@@ -69,9 +69,11 @@ def curve_table(plan: Plan) -> Table:
 
 
 def _headline(plan: Plan) -> str:
-    gpus = plan.setup.parallel.gpus
+    gpus, longest = plan.setup.parallel.gpus, plan.memory.largest_model_len
     verdict = "fits" if plan.fits else "does not fit"
-    return f"{plan.setup.model.name} {verdict} on {'one' if gpus == 1 else gpus} {plan.setup.hardware.id}"
+    bounded = plan.fits and longest < plan.memory.settings.max_model_len
+    up_to = f" with max_model_len ≤ {longest:,}" if bounded else ""
+    return f"{plan.setup.model.name} {verdict} on {'one' if gpus == 1 else gpus} {plan.setup.hardware.id}{up_to}"
 
 
 def _answer(plan: Plan) -> Iterator[str]:

@@ -95,6 +95,8 @@ class Found:
             drafter = deployment.speculating.drafter
             notes.append(f"drafting for one sequence takes {1e3 * drafter.draft_time(1):.3g} ms a step; acceptance is alike everywhere")
         notes.append("outputs end at their length; tokenisation and the network are not in the times")
+        if self.result is not None:
+            notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
 
 

@@ -38,7 +38,7 @@ NO_BATCHING_GAIN = 1.2
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: for whoever shows it."""
+    """Where a run is: for whoever shows it. ended: the stage is over, whole or not."""
 
     title: str
     done: int
@@ -46,6 +46,7 @@ class Progress:
     failed: int
     output_tokens: int
     elapsed_s: float
+    ended: bool = False
 
 
 Show = Callable[[Progress], None]
@@ -173,7 +174,7 @@ def _client_json(outcome: Outcome) -> dict[str, Any]:
 
 class LoadTest:
     """Runs `settings`. journal: where every request is written; resume: go on with what is there already; show: called about
-    five times a second. key: the API key, kept out of everything that is written."""
+    five times a second and at the end of a stage. key: the API key, kept out of everything that is written."""
 
     def __init__(
         self, settings: Settings, *, key: str = "", journal: Path | None = None, resume: bool = False, show: Show | None = None
@@ -271,8 +272,8 @@ class LoadTest:
             return
         data, processes = StageData(), stage.processes(self.settings.processes, _cores())
         self._journal.write("stage_start", stage=stage.number, title=stage.title, at_s=monotonic() - self._shop.origin_s)
-        before = await self._metrics()
-        ticker = asyncio.create_task(self._tick(stage, data))
+        before, began = await self._metrics(), monotonic()
+        ticker = asyncio.create_task(self._tick(stage, data, began))
         load = Load((), 0.0, 0.0, 0.0)
         ended_by: BaseException | None = None
         try:
@@ -281,6 +282,7 @@ class LoadTest:
             ended_by = error
         finally:
             ticker.cancel()
+            self._tell(stage, data, began, ended=True)
         missing = len(stage.workload) - data.total
         if ended_by is None and missing:
             self.outcome.broken = f"{stage.title}: no connection to the server for {GIVE_UP_S:.0f} s; {missing} requests were not sent"
@@ -308,14 +310,17 @@ class LoadTest:
     def _check(self, stage: Stage, data: StageData, load: Load) -> ClientCheck:
         return selfcheck.check(load, data, closed_loop=stage.concurrency is not None or stage.workload.concurrency is not None)
 
-    async def _tick(self, stage: Stage, data: StageData) -> None:
+    async def _tick(self, stage: Stage, data: StageData, began: float) -> None:
         """Keeps the journal and whoever watches up to date."""
-        began = monotonic()
         while True:
             await asyncio.sleep(0.2)
             with contextlib.suppress(OSError):  # who writes the next record meets it again
                 self._journal.flush()
-            self._show(Progress(stage.title, data.total, len(stage.workload), data.failed, data.output_tokens, monotonic() - began))
+            self._tell(stage, data, began)
+
+    def _tell(self, stage: Stage, data: StageData, began: float, *, ended: bool = False) -> None:
+        elapsed_s = monotonic() - began
+        self._show(Progress(stage.title, data.total, len(stage.workload), data.failed, data.output_tokens, elapsed_s, ended))
 
     async def _metrics(self) -> dict[str, float]:
         """The server's /metrics page; empty if it has none, and then it is not asked again."""

@@ -28,16 +28,17 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Shelf:
-    """One kind of profile: its folder, what to call it in messages, and the keys of a file that hold other names."""
+    """One kind of profile: its folder, what to call it in messages, the keys of a file that hold other names, what paths may name."""
 
     folder: str
     noun: str
     option: str
     name_keys: tuple[str, ...]
+    paths: str
 
 
-HARDWARE = Shelf("hwprofiles", "device", "roofline hardware list", ("name", "aliases"))
-MODELS = Shelf("modelprofiles", "model", "roofline models list", ("name", "aliases", "hf_ids"))
+HARDWARE = Shelf("hwprofiles", "device", "roofline hardware list", ("name", "aliases"), "a YAML file")
+MODELS = Shelf("modelprofiles", "model", "roofline models list", ("name", "aliases", "hf_ids"), "a YAML file, a config.json or its folder")
 
 
 def load_hardware(name_or_path: str | Path, *, profile_dirs: Sequence[Path] = ()) -> Hardware:
@@ -176,4 +177,5 @@ def _candidates(shelf: Shelf, text: str, wanted: str, found: list[str], known: d
         return f"{text!r} is ambiguous; write one of: {', '.join(fits)}" if several else f"{text!r} is not known; did you mean {fits[0]!r}?"
     inside = [stem for stem in known if wanted in normal(stem)]
     hint = f"did you mean {' or '.join(map(repr, inside[:6]))}?" if inside else yamlfile.nearest(text.lower(), list(known))
-    return f"unknown {shelf.noun} {text!r}; {hint} `{shelf.option}` shows all; a YAML path works too"
+    nowhere = ", and there is no such file or folder" if os.sep in text else ""
+    return f"unknown {shelf.noun} {text!r}{nowhere}; {hint} `{shelf.option}` shows all; the path of {shelf.paths} works too"

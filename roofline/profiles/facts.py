@@ -18,6 +18,13 @@ _ATTRIBUTES = {
     "boost_hz": "frequency", "peak_clock_hz": "frequency", "tdp_w": "power",
 }  # fmt: skip
 _LINKS = {"link": "", "link_bandwidth": "bandwidth", "pcie": "", "pcie_bandwidth": "bandwidth"}
+_NAMES = {
+    "launch_year": "launched", "memory_type": "memory type", "unified_memory": "memory shared with the CPU", "memory_bytes": "memory",
+    "memory_reported_bytes": "memory, as the driver reports", "l2_bytes": "L2 cache", "l2_bandwidth": "L2 bandwidth",
+    "sm_count": "multiprocessors", "boost_hz": "boost clock", "peak_clock_hz": "clock of the peaks", "tdp_w": "power",
+    "link": "link between GPUs", "link_bandwidth": "link bandwidth, each way", "pcie": "PCIe", "pcie_bandwidth": "PCIe bandwidth, each way",
+    "ridge": "ridge, 16-bit",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,13 @@ class Row:
     key: str
     values: tuple[Value, ...]
     unit: str
+
+
+def name_of(key: str) -> str:
+    """What people call a property: "dense peak, FP8" for peaks.fp8, "L2 cache" for l2_bytes."""
+    if key.startswith("peaks."):
+        return f"dense peak, {key.removeprefix('peaks.').upper()}"
+    return _NAMES.get(key, key.replace("_", " "))
 
 
 def _cells(hardware: Hardware) -> dict[str, tuple[Value, str]]:

@@ -20,6 +20,8 @@ def load(path: Path | str) -> Model:
     path = Path(path)
     if path.suffix in (".yaml", ".yml"):
         return yamlfile.read(path).validate(Model)
+    if not path.exists():
+        raise ProfileError("there is no such file or folder", path=path)
     if path.suffix == ".gguf":
         from roofline.profiles import gguf
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,30 @@ def test_a_model_that_does_not_fit_ends_with_3(cli: Cli) -> None:
     page = cli("plan", "llama-3.1-70b", "-H", "h100-sxm")
     assert page.code == 3
     assert page.out.startswith("llama-3.1-70b does not fit on one h100-sxm\n")
+
+
+def test_the_headline_says_up_to_which_length_it_fits(cli: Cli) -> None:
+    """A 4090 holds the weights of an 8B model and thousands of tokens, but not one sequence of the length that the model allows."""
+    done = cli("plan", "llama-3.1-8b", "-H", "rtx-4090")
+    longest = cli("plan", "llama-3.1-8b", "-H", "rtx-4090", "--json").json["memory"]["largest_model_len"]
+    assert 1280 < longest < 131072
+    assert done.out.startswith(f"llama-3.1-8b fits on one rtx-4090 with max_model_len ≤ {longest:,}\n")
+    assert cli("plan", "llama-3.1-8b", "-H", "rtx-4090", "--max-model-len", longest).out.startswith("llama-3.1-8b fits on one rtx-4090\n")
+
+
+def test_a_comparison_has_names_for_people_and_keys_for_programs(cli: Cli) -> None:
+    page = cli("hardware", "compare", "h100-sxm", "b200-sxm").out
+    assert re.search(r"^memory bandwidth +3\.350 TB/s +[78]\.\d+ TB/s$", page, re.MULTILINE)
+    assert re.search(r"^dense peak, BF16 +989\.4 TFLOP/s ", page, re.MULTILINE)
+    assert "_" not in page
+    assert "peaks.bf16" in cli("hardware", "compare", "h100-sxm", "b200-sxm", "--csv").out
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "some/where", "/no/where/model.safetensors", "./model.gguf"])
+def test_a_path_that_is_not_there_is_called_so(cli: Cli, name: str) -> None:
+    done = cli("plan", name, "-H", "h100-sxm")
+    assert done.code == 2
+    assert "there is no such file or folder" in done.err
 
 
 def test_a_missed_service_level_ends_with_3(cli: Cli) -> None:

@@ -160,6 +160,12 @@ def test_plan_searches_and_tells_gains(cli: Cli) -> None:
     done = cli("plan", *ASK[1:], "--request-rate", "10", "--goodput", "tpot:1", "--search")
     assert done.code == 3
     assert "hard bound" in done.out
+    assert done.out.startswith("The fewest GPUs for the load, simulated\nNo layout meets the load:")  # what was asked comes first
+    assert "\nThe layout as given: llama-3.1-8b fits on one h100-sxm\n" in done.out
+
+
+def test_rates_are_said_to_include_filling_up_and_draining(cli: Cli) -> None:
+    assert any("fills up and drains" in note for note in cli(*ASK, *SMALL, "--json").json["assumptions"])
 
 
 def test_a_sweep_from_a_file(cli: Cli, tmp_path: Path) -> None:

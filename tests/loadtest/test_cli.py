@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,17 @@ def test_json_is_the_contract(mock: Mock, tmp_path: Path) -> None:
     assert "ttft" in found["definitions"]
     assert stage["server"]["client_minus_server_s"]["ttft_s"] < 1
     assert json.loads((tmp_path / "v.json").read_text())["completed"] == 6
-    assert done.stderr == ""
+    assert re.fullmatch(r"2 streams: 6/6 requests, [\d,]+ tok/s, \d+ s\n", done.stderr)
+
+
+def test_progress_goes_to_standard_error_unless_quiet(mock: Mock, tmp_path: Path) -> None:
+    loud, quiet = (
+        run(mock.url, "--model", model(), "--ladder", "1,2", "--requests-per-stage", "2", "--json", "-o", tmp_path / "run.json", *more)
+        for more in ((), ("--quiet",))
+    )
+    assert [line.split(":")[0] for line in loud.stderr.splitlines()] == ["1 stream", "2 streams"]
+    assert loud.stdout == quiet.stdout == quiet.stderr == ""
+    assert len(json.loads((tmp_path / "run.json").read_text())["stages"]) == 2
 
 
 def test_a_page_for_people_and_csv(mock: Mock) -> None:
@@ -119,9 +130,9 @@ def test_keys_come_from_the_environment_and_stay_there(tmp_path: Path) -> None:
         (("--goodput", "speed:1"), "--goodput speed:1"),
         (("--extra-body", "[]"), "--extra-body"),
         (("--resume",), "--resume goes with --records"),
-        (("--compare", "missing.json"), "missing.json: cannot read"),
-        (("--dataset", "missing.jsonl"), "missing.jsonl: cannot read"),
-        (("--trace", "missing.csv"), "missing.csv: no such file"),
+        (("--compare", "missing.json"), "missing.json: cannot be read"),
+        (("--dataset", "missing.jsonl"), "missing.jsonl: cannot be read"),
+        (("--trace", "missing.csv"), "missing.csv: there is no such file"),
         (("-o", "no/such/folder.json"), "there is no folder no/such"),
         (("--vllm-json", "."), ".: is a folder"),
     ],
