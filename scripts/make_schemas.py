@@ -73,7 +73,7 @@ MAPS: dict[str, tuple[str, ...]] = {
         "environment.variables",
         "environment.device",
     ),
-    "validate": ("environment.software", "environment.variables", "environment.device", "health.facts.device", "bases.*.constants"),
+    "validate": ("environment.software", "environment.variables", "environment.device", "health.facts.device", "health.facts.moved", "bases.*.constants"),
     "doctor": ("machine.devices.*.caches",),
 }
 UNITS = {

@@ -139,8 +139,9 @@ def _measure(
     require_torch("roofline validate")
     from microbench.cases.model import in_one_type
     from microbench.device import open_device
-    from roofline.validation.run import DTYPE, Session, check_budget
+    from roofline.validation.run import check_budget
     from roofline.validation.run import validate as run
+    from roofline.validation.session import DTYPE, Session
 
     check_budget(budget_s)
     here = open_device(device, threads, profile, cpu_time=cpu_time)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from roofline import __version__, units
 from roofline.charts import validation as figures
 from roofline.charts.chart import Chart
@@ -17,7 +19,7 @@ def tell(found: Validation, command: str = "") -> Document:
     command = command or f"roofline validate {run['model']} --device {found.facts.kind} --budget {run['budget_s']:.0f}s"
     return Document(
         title=f"{run['model']} on {run['device']}: theory against the machine",
-        subtitle=f"{run['dtype']} · {run['threads']} threads · {_clock(found)} · roofline {__version__}",
+        subtitle=f"{run['dtype']} · {units.counted(run['threads'], 'thread')} · {_clock(found)} · roofline {__version__}",
         verdict=_verdict(found),
         answers=[_answer(group) for group in found.groups],
         sections=[
@@ -79,13 +81,19 @@ def _steps(found: Validation) -> list[dict[str, object]]:
 
 def _served(found: Validation) -> list[dict[str, object]]:
     """Each request beside its simulation."""
-    told = {int(row["index"]): row for row in found.simulated}
-    kept = ("index", "start_s", "first_token_s", "last_token_s", "output_tokens")
-    return [
-        {key: r[key] for key in kept} | {f"simulated_{key}": told[int(r["index"])][key] for key in ("first_token_s", "last_token_s")}
-        for r in found.requests
-        if int(r["index"]) in told
-    ]
+    told = {(row["pass"], row["index"]): row for row in found.simulated if (row["basis"], row["edge"]) == (THIS_RUN, "expected")}
+    rows: list[dict[str, object]] = []
+    begins = 0.0  # of a section: one after the other
+    for section in dict.fromkeys(r["pass"] for r in found.requests):
+        pairs = [(r, told[section, r["index"]]) for r in found.requests if r["pass"] == section and (section, r["index"]) in told]
+        rows += [
+            {"index": len(rows) + place, "start_s": begins + r["start_s"], "output_tokens": r["output_tokens"]}
+            | {key: begins + r[key] for key in ("first_token_s", "last_token_s")}
+            | {f"simulated_{key}": begins + s[key] for key in ("first_token_s", "last_token_s")}
+            for place, (r, s) in enumerate(pairs)
+        ]
+        begins += max((each["last_token_s"] for pair in pairs for each in pair), default=0.0)
+    return rows
 
 
 def _clock(found: Validation) -> str:
@@ -110,14 +118,20 @@ def _health(found: Validation) -> Section:
     facts += [(f"{dtype} products", units.format(rate, "flop_rate")) for dtype, rate in sorted(f.gemm.items())]
     facts += [("a call or launch", units.format(f.launch_s, "time") if f.launch_s else "not measured")]
     facts += [
-        ("drift", f"{f.drift:.0%} of the same shape between passes"),
-        ("spread", f"{f.spread:.0%} (IQR / median of half of the cases)"),
+        ("drift", f"{f.drift:.0%} between the slowest and the fastest pass" + _moved(f.moved)),
+        ("spread", f"half of the rows are known within {f.spread:.0%} or less"),
     ]
     facts += [("load", f"{f.load:.1f}")] if f.load is not None else []
     facts += [("other processes", f"{f.others:.2f} cores on average while we measured")] if f.others is not None else []
     facts += [("GPU", "not measured: none was at hand")] if f.kind == "cpu" else []
     lines = [f"{each.severity}: {each.what}. Next: {each.check}." for each in found.findings] or ["Nothing unusual was seen."]
     return Section("Health of the device", [Facts(facts), Text(lines, bullets=True)])
+
+
+def _moved(moved: Mapping[str, float]) -> str:
+    """How much changed under predictions."""
+    shares = ", ".join(f"{stage} {share:.0%}" for stage, share in moved.items())
+    return f"; between constants and what they predict, half of the passes: {shares}" if shares else ""
 
 
 def _groups(found: Validation) -> Section:
@@ -157,7 +171,7 @@ def _machine(found: Validation) -> Section:
 
 
 def _method(found: Validation) -> Section:
-    stages = ", ".join(found.stages) or "none"
+    stages = ", ".join(_ranges(found.stages)) or "none"
     lines = [
         f"Predictions were on record, with their hash, before the first sample of: {stages}.",
         f"{len(found.run['fitted'])} shapes and steps were offered for constants, {len(found.run['judged'])} others judged.",
@@ -168,3 +182,15 @@ def _method(found: Validation) -> Section:
     if found.run["left_out"]:
         blocks.append(Text([f"Left out: {what}" for what in found.run["left_out"]], bullets=True))
     return Section("Method", blocks)
+
+
+def _ranges(stages: Sequence[str]) -> list[str]:
+    """Stages that differ by a number told as one: kernels 1 to 5."""
+    found: dict[str, list[str]] = {}
+    for stage in stages:
+        name, _, number = stage.rpartition(" ")
+        found.setdefault(name or number, []).append(number if name else "")
+    return [
+        " ".join([name, numbers[0]] if numbers[0] else [name]) + (f" to {numbers[-1]}" if len(numbers) > 1 else "")
+        for name, numbers in found.items()
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -25,8 +26,7 @@ from roofline.validation.predictions import Step
 
 METHOD = "engine step 1"
 BLOCK = 16
-ROUNDS, LEAST_ROUNDS = 40, 3
-GRACE_S = 9.0  # beyond a deadline, for LEAST_ROUNDS on a machine that is busy
+LEAST_ROUNDS = 3  # calm ones, for which disturbed ones stand back
 Round = tuple[float | None, dict[Step, float]]  # cores that others kept busy, seconds of each step
 
 
@@ -50,6 +50,7 @@ class Bench:
         self._setup = setup(model, kind, dtype, steps, seed)
         self._engine: Engine = build_engine(self._setup, self.scheduler())
         self._wall = self._counted = 0.0
+        self._warm: set[Step] = set()
 
     @property
     def slowdown(self) -> float:
@@ -75,50 +76,44 @@ class Bench:
         return seconds
 
     def steps(
-        self, steps: Sequence[Step], deadline: float, writer: JsonlWriter, device: Device, seed: int, *, sentinel: Step, number: int
-    ) -> dict[Step, float]:
-        """Medians of each step in seconds; rounds over all steps in random order until ROUNDS or the deadline (time.perf_counter).
+        self, steps: Sequence[Step], rounds: int, writer: JsonlWriter, device: Device, *, number: int, phase: str, until: float = 0.0,
+        hard: float = math.inf,
+    ) -> dict[Step, float]:  # fmt: skip
+        """Medians of each step in seconds, over `rounds` in random order, more until `until`, fewer but one from `hard` on (both on
+        time.perf_counter); a record each.
 
-        The first round warms up and is not counted. Rounds that others disturbed stand apart in the record if there are calm ones.
-        A record each. sentinel: a step that every stage measures: its records tell how much the machine changed in between. number:
-        of the pass.
+        A step that never ran runs once before, uncounted. Rounds that others disturbed stand apart in the record if there are calm
+        ones. number, phase: of the pass.
         """
-        order = list(dict.fromkeys([*steps, sentinel]))
-        hard = deadline + max(deadline - time.perf_counter(), GRACE_S)
-        rounds: list[Round] = []
-        shuffled = random.Random(seed)  # noqa: S311  an order, not a secret
-        for turn in range(ROUNDS + 1):
+        order = list(steps)
+        for step in order:
+            if step not in self._warm:
+                self.once(step)
+        self._warm |= set(order)
+        found: list[Round] = []
+        shuffled = random.Random(number)  # noqa: S311  an order, not a secret
+        while not found or time.perf_counter() < (hard if len(found) < rounds else until):
             shuffled.shuffle(order)
             before, began = passes.busy(), time.perf_counter()
-            times: dict[Step, float] = {}
-            for step in order:
-                if turn > 1 and time.perf_counter() > (deadline if turn > LEAST_ROUNDS else hard):
-                    break
-                times[step] = self.once(step)
-            if not times:
-                break
-            if turn:
-                rounds.append((passes.others(before, passes.busy(), time.perf_counter() - began), times))
-        found = {}
-        for step in order:
-            m = self._record(step, rounds, device, number, step == sentinel)
+            times = {step: self.once(step) for step in order}
+            found.append((passes.others(before, passes.busy(), time.perf_counter() - began), times))
+        records = {step: self._record(step, found, device, number, phase) for step in steps}
+        for m in records.values():
             writer.write(m.to_json())
-            found[step] = m.median_s
         writer.flush()
-        return found
+        return {step: m.median_s for step, m in records.items()}
 
-    def _record(self, step: Step, rounds: Sequence[Round], device: Device, number: int, sentinel: bool) -> Measurement:
+    def _record(self, step: Step, rounds: Sequence[Round], device: Device, number: int, phase: str) -> Measurement:
         shape: dict[str, Any] = {"phase": step.phase, "batch": step.batch, "new_tokens": step.new, "context": step.past}
         shape |= {"prompts": "+".join(map(str, step.prompts))} if step.prompts else {}
         method = f"{METHOD}, {'process CPU time' if self.cpu_time else 'perf_counter'}"
-        mine = [(share, times[step]) for share, times in rounds if step in times]
-        calm = [each for each in mine if not passes.disturbed(each[0])]
-        kept = calm if len(calm) >= LEAST_ROUNDS else mine
+        calm = [each for each in rounds if not passes.disturbed(each[0])]
+        kept = calm if len(calm) >= min(LEAST_ROUNDS, len(rounds)) else rounds
         shares = [share for share, _ in kept if share is not None]
-        notes: dict[str, Any] = {"case": step.id, "pass": number} | ({"sentinel": "steps"} if sentinel else {})
+        notes: dict[str, Any] = {"case": step.id, "pass": number, "phase": phase}
         notes |= {"others": round(sum(shares) / len(shares), 3)} if shares else {}
-        notes |= {"disturbed_s": [each[1] for each in mine if each not in kept]} if kept is not mine else {}
-        samples = tuple(seconds for _, seconds in kept)
+        notes |= {"disturbed_s": [times[step] for share, times in rounds if passes.disturbed(share)]} if kept is not rounds else {}
+        samples = tuple(times[step] for _, times in kept)
         return Measurement("engine_step", shape, device.id, self.dtype, samples, method, device.environment().id, cold=True, notes=notes)
 
     def serve(self, workload: Workload, scheduler: VllmScheduler) -> Run:

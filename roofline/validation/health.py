@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,11 +18,20 @@ SLOW_CLOCK = 0.97
 LAUNCH_S = {"cuda": 20e-6, "cpu": 50e-6}  # one launch or call; usual are 2 to 8 µs
 HOST_LINK = 0.6  # of the PCIe figure per direction that pinned transfers reach at least
 LANES = 16
-DRIFT = {"cuda": 0.05, "cpu": 0.20}
-SPREAD = 0.25  # median of IQR / median over all cases
+DRIFT = {"cuda": 0.05, "cpu": 0.20}  # within half of the passes of a stage
+SPREAD = 0.25  # width of the interval in which another run's figure lies, of half of the rows
 NEIGHBOUR = 0.5  # load beyond our own threads, per core, where nothing better is known
 OTHERS = 0.15  # of the cores, kept busy by other processes while we measured
 UNTRUSTED, FAULT, NOTE = "untrusted", "fault", "note"
+
+
+@dataclass(frozen=True)
+class Change:
+    """How much the device changed by itself: slowest / fastest pass − 1, and by stage, within half of its passes, between the moment of
+    the constants and that of what was predicted from them."""
+
+    between: float = 0.0
+    within: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,8 @@ class Facts:
     Rates are the best samples: bandwidth of streams out of memory in B/s, gemm in FLOP/s by type, link of pinned transfers in B/s
     per direction. launch_s: median. Clocks in MHz: highest that any state showed, and the device's own maximum. load: highest
     1-minute average; others: cores that other processes kept busy while we measured, on average; threads: ours; cores: that the
-    process may use; present: that the machine has. drift: of the sentinel; spread: median of IQR / median.
-    cpu_time: times leave out what other processes took. wrong: messages of rejected cases.
+    process may use; present: that the machine has. drift, moved: see Change; spread: of half of the rows, how wide the interval is in
+    which another run's figure lies. cpu_time: times leave out what other processes took. wrong: messages of rejected cases.
     """
 
     kind: str
@@ -56,6 +65,7 @@ class Facts:
     cores: int | None = None
     present: int | None = None
     drift: float = 0.0
+    moved: Mapping[str, float] = field(default_factory=dict)
     spread: float = 0.0
     cpu_time: bool = False
     wrong: tuple[str, ...] = ()
@@ -79,9 +89,11 @@ class Finding:
 
 
 def facts(
-    measurements: Sequence[Measurement], environment: Environment, present: int | None, drift: float, wrong: Sequence[str] = ()
-) -> Facts:
-    """The facts in the records of a run. present: cores of the machine; wrong: messages of cases that were rejected."""
+    measurements: Sequence[Measurement], environment: Environment, present: int | None, change: Change, widths: Sequence[float],
+    wrong: Sequence[str] = (),
+) -> Facts:  # fmt: skip
+    """The facts in the records of a run. present: cores of the machine; widths: of rows, see Measured; wrong: messages of cases that
+    were rejected."""
     device = environment.device
     streams = [float(m.notes["bytes"]) / m.minimum_s for m in measurements if m.op == "stream" and m.shape.get("level") == "memory"]
     gemm: dict[str, float] = {}
@@ -92,7 +104,7 @@ def facts(
     links = [float(m.notes["bytes"]) / m.minimum_s for m in measurements if m.op == "transfer" and m.notes.get("bytes")]
     neighbours = [float(m.notes["others"]) for m in measurements if m.notes.get("others") is not None]
     states = [m.notes[when] for m in measurements for when in ("before", "after") if m.notes.get(when)]
-    spreads = sorted(m.spread for m in measurements)
+    spreads = sorted(widths)
 
     def highest(key: str) -> float | None:
         return max((float(state[key]) for state in states if key in state), default=None)
@@ -104,7 +116,7 @@ def facts(
         throttled=tuple(sorted({reason for state in states for reason in state.get("throttled", ())})),
         ecc=device.get("ecc"), mig=device.get("mig"), pcie_width=device.get("pcie_width"), load=highest("load"),
         others=sum(neighbours) / len(neighbours) if neighbours else None, threads=int(device.get("threads", 1)), cores=environment.cores,
-        present=present, drift=drift,
+        present=present, drift=change.between, moved=dict(change.within),
         spread=spreads[len(spreads) // 2] if spreads else 0.0, cpu_time=bool(device.get("cpu_time")), wrong=tuple(wrong),
     )  # fmt: skip
 
@@ -124,15 +136,27 @@ def trustworthy(findings: Sequence[Finding]) -> bool:
 
 
 def _run(seen: Facts) -> Iterator[Finding]:
+    """What speaks against the run itself.
+
+    Every pass has constants of its own moment, so a machine that changes between passes decides nothing wrong: that is stated
+    (Facts.drift) and not held against the run. What is held against it: a change between the constants of a pass and what they
+    predict, for it looks like an error of the prediction. When half of the passes changed by DRIFT, the middle of five still is known
+    to about the aims of 15 and 20 %; beyond that it is not. And how far apart the middles of two runs may lie (SPREAD), for a figure
+    that is not known decides nothing. How much single samples scatter is no matter where the median of many is steady.
+    """
     for message in seen.wrong:
         yield Finding(UNTRUSTED, message, "compare the shape with the ledger (`roofline ops`) and look for operands that stay in a cache")
     if not seen.cpu_time and (what := _neighbour(seen)):
         yield Finding(UNTRUSTED, f"a busy neighbour: {what}", "stop other work (top shows it), or time CPU seconds: --threads 1 --cpu-time")
-    if seen.drift > DRIFT[seen.kind]:
-        what = f"the same shape changed by {seen.drift:.0%} between passes of the run"
-        yield Finding(UNTRUSTED, what, "repeat when nothing else runs and the device has its working temperature")
+    if not seen.moved:
+        what = "nothing was measured both with the constants and after what was predicted from them: how the machine changed is not known"
+        yield Finding(UNTRUSTED, what, "records of an earlier version have no such measurements, and so has a run that ended early: repeat")
+    for stage, share in seen.moved.items():
+        if share > DRIFT[seen.kind]:
+            what = f"{stage}: the machine changed by {share:.0%} between constants and what was predicted from them, in half of the passes"
+            yield Finding(UNTRUSTED, what, "repeat when nothing else runs and the device has its working temperature")
     if seen.spread > SPREAD:
-        what = f"half of the cases spread by more than {seen.spread:.0%} (interquartile range / median)"
+        what = f"the figures of half of the rows are known only within {seen.spread:.0%}"
         yield Finding(UNTRUSTED, what, "repeat when nothing else runs; give a larger --budget")
     if seen.cpu_time:
         what = "times are CPU seconds of one thread: they leave out what other processes took, not what these did to caches and memory"
@@ -147,7 +171,7 @@ def _neighbour(seen: Facts) -> str:
         share = seen.others / (seen.present or seen.cores)
         return f"other processes took {share:.0%} of the machine's cores while we measured" if share > OTHERS else ""
     if seen.load is not None and seen.load - seen.threads > NEIGHBOUR * seen.cores:
-        return f"load {seen.load:.1f} on {seen.cores} cores, of which {seen.threads} threads are ours"
+        return f"load {seen.load:.1f} on {units.counted(seen.cores, 'core')}, with {units.counted(seen.threads, 'thread')} of ours"
     return ""
 
 
@@ -158,7 +182,7 @@ def _cores(seen: Facts) -> Iterator[Finding]:
         what = f"this process may use {seen.cores} of {seen.present} cores"
         yield Finding(FAULT, what, "look at CPU affinity and quotas: taskset -p $$, nproc, cgroup cpu.max")
     if not seen.cpu_time and seen.threads < seen.cores:
-        what = f"{seen.threads} threads on {seen.cores} cores: the others are not used"
+        what = f"{units.counted(seen.threads, 'thread')} on {units.counted(seen.cores, 'core')}: the others are not used"
         yield Finding(NOTE, what, "leave out --threads and OMP_NUM_THREADS")
 
 

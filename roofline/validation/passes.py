@@ -1,6 +1,8 @@
-"""The same shapes several times over a stage, and who else used the machine meanwhile: a disturbance of seconds reaches one pass.
+"""Passes: constants, what is predicted from them, and its measurement, again and again; and who else used the machine meanwhile.
 
-Whether a pass was disturbed is told by the processor time of other processes, never by how long the pass took.
+Memory that is shared with other machines changes within seconds, unseen by this one. Each pass has constants of its own moment, so
+that such a change meets prediction and measurement alike, and what disturbs it for seconds reaches one pass of several. Whether a pass
+was disturbed by this machine's other processes is told by their processor time, never by how long the pass took.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import numpy as np
 
 from roofline.records import Measurement
 
-PASSES = 3
-CASE_S = 0.35  # that a case takes at least in a pass, set-up included
+PASSES = 5  # at most, over kernels; odd: one is in the middle
+CASE_S = 0.25  # that a case takes at least in a pass, set-up included
+CONSTANTS, JUDGED = "constants", "judged"  # phases of a pass
 DISTURBED = 0.2  # cores that others kept busy, from which a pass does not stand for its case if there is another
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, and idle while a disk is awaited
@@ -49,22 +52,23 @@ def others(before: Busy | None, after: Busy | None, wall_s: float) -> float | No
     return max((after.all_s - before.all_s) - (after.own_s - before.own_s), 0.0) / wall_s
 
 
-def watched(measure: Callable[..., Measurement], number: int) -> Callable[..., Measurement]:
-    """`measure` whose record notes the pass and how many cores others kept busy meanwhile."""
+def watched(measure: Callable[..., Measurement], number: int, phase: str) -> Callable[..., Measurement]:
+    """`measure` whose record notes pass and phase and how many cores others kept busy meanwhile."""
 
     def wrapped(*args: Any, **options: Any) -> Measurement:
         before, began = busy(), time.perf_counter()
         found = measure(*args, **options)
         share = others(before, busy(), time.perf_counter() - began)
-        notes = {"pass": number} | ({} if share is None else {"others": round(share, 3)})
+        notes = {"pass": number, "phase": phase} | ({} if share is None else {"others": round(share, 3)})
         return replace(found, notes={**found.notes, **notes})
 
     return wrapped
 
 
 def count(budget_s: float, cases: int) -> int:
-    """Passes over so many cases that a budget allows: PASSES, fewer when there is hardly time for one."""
-    return max(1, min(PASSES, int(budget_s / (CASE_S * max(cases, 1)))))
+    """Passes over so many cases that a budget allows: an odd number up to PASSES."""
+    fit = max(1, min(PASSES, int(budget_s / (CASE_S * max(cases, 1)))))
+    return fit - 1 + fit % 2
 
 
 def disturbed(share: float | None) -> bool:
@@ -87,11 +91,9 @@ def without_calm(cases: Sequence[Any], measurements: Sequence[Measurement]) -> l
     return [case for case in cases if case.id in there - calm]
 
 
-def apart(measurements: Sequence[Measurement], share: float = 0.8) -> float:
-    """How far `share` of the passes lie from the middle one of their case, as |log of the ratio|; 0 where there was one pass."""
-    logs = [abs(math.log(m.median_s / found[(len(found) - 1) // 2].median_s)) for found in _by_case(measurements) for m in found]
-    several = [found for found in _by_case(measurements) if len(found) > 1]
-    return float(np.quantile(logs, share)) if several else 0.0
+def by_pass(measurements: Sequence[Measurement]) -> dict[str, dict[int | None, Measurement]]:
+    """By case, the measurement of each pass that counts: of its undisturbed passes, of all if there is none. Sentinels are left out."""
+    return {str(found[0].notes["case"]): {m.notes.get("pass"): m for m in found} for found in _by_case(measurements)}
 
 
 def _by_case(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
@@ -107,31 +109,41 @@ def _calm(found: Sequence[Measurement]) -> Sequence[Measurement]:
     return [m for m in found if not disturbed(m.notes.get("others"))] or found
 
 
-def intervals(measurements: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
-    """By case, seconds between which the median of another run should lie while the machine stays as it is.
+def of_median(values: Sequence[float]) -> tuple[float, float]:
+    """The 80 % interval of the median that other draws like `values` would have, from their ranks: quantiles 1/2 ± 0.64 / √n.
 
-    From the fastest to the slowest undisturbed pass, by their medians; with one pass, 10 to 90 % of its samples.
+    The asymptotic interval of a median by order statistics (1.2816 standard normal deviations of its rank, √n / 2).
     """
-    found = {}
-    for mine in _by_case(measurements):
-        low, high = (mine[0].median_s, mine[-1].median_s) if len(mine) > 1 else np.quantile(mine[0].samples_s, [0.1, 0.9])
-        found[str(mine[0].notes["case"])] = (float(low), float(high))
-    return found
+    half = min(1.2816 / (2 * math.sqrt(len(values))), 0.5)
+    low, high = np.quantile(values, [0.5 - half, 0.5 + half])
+    return float(low), float(high)
 
 
-def drift(measurements: Sequence[Measurement]) -> float:
-    """Slowest / fastest pass − 1, each by the median of its undisturbed sentinels: how much the machine itself changed over the run."""
-    passes: dict[object, list[float]] = {}
-    for number, m in enumerate(_calm([m for m in measurements if m.notes.get("sentinel")])):
-        passes.setdefault(m.notes.get("pass", f"{number}"), []).append(m.median_s)
-    medians = [float(np.median(found)) for found in passes.values()]
-    return max(medians) / min(medians) - 1 if medians else 0.0
+Paces = Mapping[int, Mapping[str, float]]  # pass → case → seconds of what is measured in every pass
 
 
-def drift_within(measurements: Sequence[Measurement]) -> float:
-    """As drift, between the sentinels of one pass, for stages that measure their constants anew in each: the median over the passes."""
-    passes: dict[object, list[float]] = {}
-    for m in _calm([m for m in measurements if m.notes.get("sentinel")]):
-        passes.setdefault(m.notes.get("pass"), []).append(m.median_s)
-    moved = [max(found) / min(found) - 1 for found in passes.values() if len(found) > 1]
-    return float(np.median(moved)) if moved else 0.0
+def paces(measurements: Sequence[Measurement]) -> Paces:
+    """Of these measurements, the undisturbed ones: median seconds by pass and case."""
+    samples: dict[int, dict[str, list[float]]] = {}
+    for m in _calm(measurements):
+        samples.setdefault(int(m.notes.get("pass") or 0), {}).setdefault(str(m.notes["case"]), []).append(m.median_s)
+    return {number: {case: float(np.median(found)) for case, found in cases.items()} for number, cases in sorted(samples.items())}
+
+
+def change(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """after / before − 1, the median over the shapes that both have; 0 if there are none."""
+    ratios = [after[case] / before[case] for case in before if case in after]
+    return float(np.median(ratios)) - 1 if ratios else 0.0
+
+
+def moved(before: Paces, after: Paces) -> dict[int, float]:
+    """By pass, the larger / the smaller − 1 of what a pace was before and after: how much the machine changed under a prediction."""
+    ratios = {number: 1 + change(before[number], after[number]) for number in before if number in after}
+    return {number: max(ratio, 1 / ratio) - 1 for number, ratio in ratios.items()}
+
+
+def drift(found: Paces) -> float:
+    """Slowest / fastest pass − 1: how much the machine itself changed over the run."""
+    first = next(iter(found.values()), {})
+    ratios = [1 + change(first, cases) for cases in found.values()]
+    return max(ratios) / min(ratios) - 1 if ratios else 0.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from microbench.device import Device
     from microbench.measure import Case
 
-REQUESTS = 100
+SECTIONS, REQUESTS = 10, 10  # of the trace, and in each of them
 LEAST_POSITIONS = 128
 
 
@@ -78,10 +78,13 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """fit_cases, judged_cases: of microbench; alone: step id → op name → (case id, runs in the step), for attribution."""
+    """fit_cases, judged_cases: of microbench; sentinel: a case that tells how the device changes; alone: step id → op name →
+    (case id, runs in the step), for attribution.
+    """
 
     fit_cases: Sequence[Case]
     judged_cases: Sequence[Case]
+    sentinel: Case
     fit_steps: Sequence[Step]
     judged_steps: Sequence[Step]
     alone: Mapping[str, Mapping[str, tuple[str, int]]]
@@ -125,7 +128,15 @@ def make_plan(model: Model, device: Device, dtype: str) -> Plan:
     disjoint([case.id for case in fitted], list(wanted))
     disjoint([step.id for step in fit], [step.id for step in judged])
     alone = {step.id: runs for step in judged if (runs := _alone(model, step, list(wanted.values())))}
-    return Plan(fitted, list(wanted.values()), fit, judged, alone, list(missing))
+    return Plan(fitted, list(wanted.values()), _sentinel(device), fit, judged, alone, list(missing))
+
+
+def _sentinel(device: Device) -> Case:
+    """What changes on a device: the clock of a GPU, and of a CPU the memory, which it may share with other machines."""
+    from microbench.cases.gemm import gemm
+    from microbench.cases.standard import sentinel
+
+    return gemm(4, 1024, 1024, "fp32", cold=True) if device.kind == "cpu" else sentinel(device)
 
 
 def _halvings(scale: Scale, model: Model) -> int:
@@ -163,7 +174,7 @@ def _alone(model: Model, step: Step, cases: Sequence[Case]) -> dict[str, tuple[s
     return {op.name: (known[_signature(op)], op.count) for op in _ops(model, step) if _signature(op) in known}
 
 
-def trace(kind: str, rate: float, seed: int) -> Workload:
-    """The requests of the serving comparison, Poisson at `rate` 1/s."""
+def trace(kind: str, rate: float, seed: int, requests: int = REQUESTS) -> Workload:
+    """Requests of the serving comparison, Poisson at `rate` 1/s."""
     scale = SCALES[kind]
-    return open_loop(REQUESTS, rate, uniform_length(*scale.inputs), uniform_length(*scale.outputs), seed=seed)
+    return open_loop(requests, rate, uniform_length(*scale.inputs), uniform_length(*scale.outputs), seed=seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -111,26 +110,15 @@ class StepConstants:
 
 @dataclass(frozen=True)
 class Basis:
-    """Where predictions come from. name: one of BASES; source: in words; step: of the engine.
-
-    apart: how far the same shape lay apart between passes while the constants were measured, |log| (widens the interval).
-    """
+    """Where predictions come from. name: one of BASES; source: in words; step: of the engine."""
 
     name: str
     hardware: Hardware
     source: str
     step: StepConstants = StepConstants()
-    apart: float = 0.0
 
     def op_s(self, op: Op) -> tuple[float, float, float]:
         """Expected, low and high seconds of one run of `op`, operands cold."""
-        expected, low, high = self._op_s(op)
-        if not self.apart or low <= 0:
-            return expected, low, high
-        below, above = (math.hypot(math.log(expected / low), self.apart), math.hypot(math.log(high / expected), self.apart))
-        return expected, expected * math.exp(-below), expected * math.exp(above)
-
-    def _op_s(self, op: Op) -> tuple[float, float, float]:
         if self.name == UNCALIBRATED:
             guess = float(generic.expected_op_s(op, self.hardware.model_copy(update={"calibration": ()})))
             below, above = generic.SPREAD

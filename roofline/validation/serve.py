@@ -21,7 +21,7 @@ from roofline.validation.verdicts import Measured
 METRICS = ("ttft", "tpot")
 STATISTICS = ("mean", "p50", "p90")
 _RESAMPLES = 400
-LOAD = 0.5  # of the rate that all requests at once are served with
+LOAD = 0.5  # of the rate that all requests at once are served with; see docs/how-to/validate.md on what that does to an error
 
 
 def timer(model: Model, precision: Precision, basis: Basis, tokens: int) -> LineTimer:
@@ -43,35 +43,38 @@ def scaled(constants: StepConstants, factor: float) -> StepConstants:
     )
 
 
-def latencies(workload: Workload, scheduler: Scheduler, timer: LineTimer) -> dict[str, float]:
-    """Simulated seconds by "ttft/mean" and so on, and "makespan"."""
-    result = simulate(workload, scheduler, timer)
-    found = {f"{name}/{key}": value for name in METRICS for key, value in result.to_json()[f"{name}_s"].items() if key in STATISTICS}
-    return {**found, "makespan": float(result.to_json()["makespan_s"])}
+def makespan(workload: Workload, scheduler: Scheduler, timer: LineTimer) -> float:
+    """Simulated seconds until the last token."""
+    return float(simulate(workload, scheduler, timer).to_json()["makespan_s"])
 
 
 def timeline(workload: Workload, scheduler: Scheduler, timer: LineTimer) -> list[dict[str, Any]]:
-    """When each request is simulated to be sent, to give its first token and its last: index, start_s, first_token_s, last_token_s."""
+    """When each request is simulated to be sent, to give its first token and its last, and how many: the keys of its record."""
     kept = {"request": "index", "sent_s": "start_s", "first_token_s": "first_token_s", "end_s": "last_token_s"}
-    return [{mine: row[theirs] for theirs, mine in kept.items()} for row in request_rows(simulate(workload, scheduler, timer))]
-
-
-def predictions(basis: Basis, expected: Mapping[str, float], low: Mapping[str, float], high: Mapping[str, float]) -> list[Prediction]:
-    """One prediction per metric and statistic. The bound is not stated: a queue has none."""
-    names = [f"{metric}/{statistic}" for metric in METRICS for statistic in STATISTICS]
+    rows = request_rows(simulate(workload, scheduler, timer))
     return [
-        Prediction(f"trace/{n}", n.split("/")[0], basis.name, 0.0, expected[n], min(low[n], expected[n]), max(high[n], expected[n]))
-        for n in names
+        {mine: row[theirs] for theirs, mine in kept.items()} | {"output_tokens": row["output_tokens"], "first_chunk_tokens": 1}
+        for row in rows
     ]
 
 
-def middle(requests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The requests of the repeat whose mean TTFT lies in the middle of all repeats."""
-    repeats: dict[object, list[Mapping[str, Any]]] = {}
-    for request in requests:
-        repeats.setdefault(request.get("repeat"), []).append(request)
-    ordered = sorted(repeats.values(), key=lambda rows: float(np.mean(_values("ttft", rows))))
-    return ordered[(len(ordered) - 1) // 2] if ordered else []
+def statistics(requests: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds by "ttft/mean" and so on, of served or simulated requests."""
+    values = {metric: np.array([_values(metric, requests)]) for metric in METRICS}
+    return {f"{metric}/{name}": float(_statistic(values[metric], name)[0]) for metric in METRICS for name in STATISTICS}
+
+
+def predictions(simulated: Sequence[Mapping[str, Any]]) -> list[Prediction]:
+    """One per metric and statistic of each basis, from what was stated for all requests. The bound is not stated: a queue has none."""
+    found = []
+    for basis in dict.fromkeys(row["basis"] for row in simulated):
+        mine = {
+            edge: statistics([r for r in simulated if (r["basis"], r["edge"]) == (basis, edge)]) for edge in ("expected", "low", "high")
+        }
+        for name, expected in mine["expected"].items():
+            low, high = min(mine["low"][name], expected), max(mine["high"][name], expected)
+            found.append(Prediction(f"trace/{name}", name.split("/")[0], basis, 0.0, expected, low, high))
+    return found
 
 
 def measured(requests: Sequence[Mapping[str, Any]], seed: int = 0) -> dict[str, Measured]:

@@ -18,12 +18,18 @@ TARGETS = {"gemm": 0.15, "attention": 0.15, "decode": 0.15, "prefill": 0.20, "tt
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a target: median, and between which the median of another run should lie. samples: how many."""
+    """Seconds of a target: median, and between which the median of another run should lie.
+
+    samples: how many; passes: of how many this is the middle one; width: high / low − 1 of several passes, of one pass the
+    interquartile range / median of its samples.
+    """
 
     median_s: float
     low_s: float
     high_s: float
     samples: int = 1
+    passes: int = 1
+    width: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Row:
         judged = self.predictions[self.judged]
         row |= {"expected_s": judged.expected_s, "low_s": judged.low_s, "high_s": judged.high_s, "bound_s": judged.bound_s}
         row |= {"judged": self.judged, "measured_low_s": self.measured.low_s, "measured_high_s": self.measured.high_s}
-        row |= {"samples": self.measured.samples, "why": self.verdict.why, "attribution": self.attribution}
+        row |= {"samples": self.measured.samples, "passes": self.measured.passes, "why": self.verdict.why, "attribution": self.attribution}
         for basis in BASES:
             found = self.predictions.get(basis)
             row |= {f"{basis}_expected_s": found.expected_s if found else None, f"{basis}_error": self.error(basis)}

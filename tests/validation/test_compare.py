@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def folder(
     environment = Environment("Linux", "CPU", cores, 8 * 10**9, "3.12", {}, {}, {"kind": "cpu", "threads": 2}, load)
     with JsonlWriter(path / statements.MEASUREMENTS) as writer:
         writer.write(environment.to_json())
+        for phase in ("constants", "judged"):
+            steady = measurement("gemm", "sentinel", 1e-3, 1.0, 1.0, load)
+            writer.write(replace(steady, notes={**steady.notes, "pass": 1, "phase": phase, "sentinel": "start"}).to_json())
         writer.write(measurement("stream", "stream/copy", 1e9 / bandwidth, 0, 1e9, load, level="memory").to_json())
         statements.begin(writer, "kernels", digest, lambda: next(ticks))
         for case in GEMM:
@@ -107,6 +111,72 @@ def test_steps_are_judged_on_constants_of_this_run_since_no_profile_has_the_engi
     claim = Prediction(STEP, "decode", THIS_RUN, 0.02, 0.05, 0.045, 0.055, {"engine": 0.05})
     statements.state(path, "late", [claim])
     assert {row.group: row.judged for row in assemble(path).rows} == {"gemm": SHIPPED, "decode": THIS_RUN}
+
+
+PASSES = {1: 1.0, 2: 1.6, 3: 0.9, 4: 2.0, 5: 1.3}  # seconds of the machine, by pass
+
+
+def passed(path: Path, *, error: float = 1.0, jump: float = 1.0, jumps: int = 0) -> Path:
+    """Records of kernels and steps in passes on a machine whose pace wanders; all takes `error` × what was stated, and in the first
+    `jumps` passes `jump` × that, since the pace changed after the constants."""
+    folder(path)
+    for name in (statements.PREDICTIONS, statements.MEASUREMENTS):
+        (path / name).unlink()
+    ticks = count(1.0)
+    environment = Environment("Linux", "CPU", 2, 8 * 10**9, "3.12", {}, {}, {"kind": "cpu", "threads": 2}, 1.0)
+    with JsonlWriter(path / statements.MEASUREMENTS) as writer:
+        writer.write(environment.to_json())
+
+        def write(op: str, case: str, seconds: float, number: int, phase: str, **notes: Any) -> None:
+            m = measurement(op, case, seconds, 1.0, 1.0, 1.0)
+            writer.write(replace(m, notes={**m.notes, "pass": number, "phase": phase, **notes}).to_json())
+
+        for number, pace in PASSES.items():
+            later = pace * (jump if number <= jumps else 1.0)
+            width = {"low_s": 0.9, "high_s": 1.1}
+            for stage, targets, group in (("kernels", GEMM, "gemm"), ("steps", [STEP], "decode")):
+                parts = {"engine": 1.0} if group == "decode" else {}
+                limits = {key: pace * factor for key, factor in width.items()}
+                stated = [Prediction(t, group, THIS_RUN, 1e-4, pace, **limits, parts=parts) for t in targets]
+                op = "gemm" if group == "gemm" else "engine_step"
+                write(op, "fitted", pace, number, "constants", **({"sentinel": "start"} if group == "gemm" else {}))
+                digest = statements.state(path, f"{stage} {number}", stated, lambda: next(ticks))
+                statements.begin(writer, f"{stage} {number}", digest, lambda: next(ticks))
+                for target in targets:
+                    write(op, target, error * later, number, "judged")
+                write("gemm", "fitted", later, number, "judged", sentinel="start")
+        write("engine_step", "fitted", PASSES[5], 6, "constants")
+    return path
+
+
+def test_a_machine_that_wanders_between_passes_is_judged_within_them(tmp_path: Path) -> None:
+    found = assemble(passed(tmp_path, error=1.08))
+    assert [row.error(THIS_RUN) for row in found.rows] == pytest.approx([1 / 1.08 - 1] * 4)
+    assert [(row.measured.passes, row.verdict.word) for row in found.rows] == [(5, "PASS")] * 4
+    assert found.facts.drift == pytest.approx(2.0 / 0.9 - 1)
+    assert found.facts.moved["kernels"] == 0.0
+    assert found.facts.spread == pytest.approx(0.0)
+
+
+def test_a_change_under_two_of_five_passes_is_outvoted_and_one_under_most_is_not_believed(tmp_path: Path) -> None:
+    found = assemble(passed(tmp_path / "two", jump=1.5, jumps=2))
+    assert [row.error(THIS_RUN) for row in found.rows] == pytest.approx([0.0] * 4)
+    assert found.facts.moved["kernels"] == pytest.approx(0.0)
+    found = assemble(passed(tmp_path / "three", jump=1.5, jumps=3))
+    assert found.facts.moved["kernels"] == pytest.approx(0.5)
+    assert not found.trustworthy
+    assert found.exit_code == 4
+
+
+def test_an_error_of_every_pass_fails_however_the_machine_wanders(tmp_path: Path) -> None:
+    found = assemble(passed(tmp_path, error=1.5))
+    assert [(g.group, g.word) for g in found.groups] == [("gemm", "FAIL"), ("decode", "FAIL")]
+
+
+def test_the_engine_is_watched_by_the_steps_that_set_its_pace(tmp_path: Path) -> None:
+    moved = assemble(passed(tmp_path)).facts.moved
+    changes = [1.6 / 1.0, 1.6 / 0.9, 2.0 / 0.9, 2.0 / 1.3, 1.3 / 1.3]
+    assert moved["steps"] == pytest.approx(sorted(changes)[2] - 1)
 
 
 def test_the_report_comes_again_with_the_same_bytes(tmp_path: Path) -> None:

@@ -9,15 +9,26 @@ import pytest
 from roofline.profiles.catalog import load_hardware
 from roofline.profiles.hardware import Hardware
 from roofline.records import Environment, Measurement
-from roofline.validation.health import FAULT, UNTRUSTED, Facts, Finding, diagnose, facts, trustworthy
+from roofline.validation.health import FAULT, UNTRUSTED, Change, Facts, Finding, diagnose, facts, trustworthy
 
 H100 = load_hardware("h100-sxm")
 SOUND = Facts(
     kind="cuda", bandwidth=3.0e12, gemm={"bf16": 760e12}, launch_s=4e-6, link=52e9, sm_mhz=1980, max_sm_mhz=1980, memory_mhz=2619,
     max_memory_mhz=2619, power_limit_w=700, ecc=1, mig=0, pcie_width=16, threads=8, cores=96, present=96, load=4.0, drift=0.01, spread=0.02,
+    moved={"kernels": 0.01},
 )  # fmt: skip
 CPU = Facts(
-    kind="cpu", bandwidth=12e9, gemm={"fp32": 190e9}, launch_s=2e-6, load=2.1, threads=2, cores=2, present=2, drift=0.03, spread=0.04
+    kind="cpu",
+    bandwidth=12e9,
+    gemm={"fp32": 190e9},
+    launch_s=2e-6,
+    load=2.1,
+    threads=2,
+    cores=2,
+    present=2,
+    drift=0.03,
+    spread=0.04,
+    moved={"kernels": 0.05},
 )
 
 
@@ -48,8 +59,9 @@ def test_a_sound_device_has_no_findings() -> None:
         ({"throttled": ("hardware thermal slowdown",)}, UNTRUSTED, "hardware thermal slowdown"),
         ({"mig": 1}, FAULT, "MIG is on"),
         ({"launch_s": 80e-6}, FAULT, "a launch takes 80"),
-        ({"drift": 0.3}, UNTRUSTED, "changed by 30%"),
-        ({"spread": 0.5}, UNTRUSTED, "spread by more than 50%"),
+        ({"moved": {"kernels": 0.3}}, UNTRUSTED, "kernels: the machine changed by 30% between constants and"),
+        ({"moved": {}}, UNTRUSTED, "how the machine changed is not known"),
+        ({"spread": 0.5}, UNTRUSTED, "known only within 50%"),
         ({"load": 90.0}, UNTRUSTED, "a busy neighbour"),
     ],
 )
@@ -85,6 +97,12 @@ def test_a_planted_fault_of_a_cpu_is_found(change: dict[str, object], profile: H
     assert [f for f in found if f.severity == severity and expected in f.what], words(found)
 
 
+def test_a_machine_that_changes_between_passes_but_not_under_its_predictions_is_believed() -> None:
+    wandering = replace(CPU, drift=0.8, moved={"kernels": 0.08, "steps": 0.12, "trace": 0.1})
+    assert diagnose(wandering, this_cpu()) == []
+    assert not trustworthy(diagnose(replace(wandering, moved={"kernels": 0.08, "steps": 0.21}), this_cpu()))
+
+
 def test_load_does_not_count_where_cpu_seconds_are_timed() -> None:
     found = diagnose(replace(CPU, load=9.0, cpu_time=True, threads=1), this_cpu())
     assert trustworthy(found)
@@ -106,10 +124,11 @@ def test_facts_of_records_by_hand() -> None:
             record("stream", 1e-3, 0, 2.1e9, state, level="memory"), record("gemm", 2e-3, 1e12, 1e8, state),
             record("launch", 5e-6, 0, 0, state),
         ],
-        environment, 16, 0.02,
+        environment, 16, Change(0.02, {"kernels": 0.01}), [0.3, 0.1, 0.2],
     )  # fmt: skip
     assert seen.bandwidth == pytest.approx(2.1e12)
     assert seen.gemm == {"bf16": pytest.approx(0.5e15)}
+    assert (seen.drift, seen.moved, seen.spread) == (0.02, {"kernels": 0.01}, 0.2)
     assert (seen.launch_s, seen.memory_mhz, seen.max_memory_mhz, seen.pcie_width, seen.throttled) == (
         5e-6,
         1593,

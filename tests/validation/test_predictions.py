@@ -65,14 +65,26 @@ def test_the_timer_of_the_simulator_has_the_decode_line_of_its_steps() -> None:
 
 
 def test_simulated_latencies_scale_with_the_steps() -> None:
-    workload = trace("cpu", float("inf"), 0)
-    schedulers = [VllmScheduler(VllmConfig(256, 8, max_model_len=256), BlockPool(400, 16, prefix_caching=False)) for _ in range(2)]
-    whole, twice = (
-        serve.latencies(workload, scheduler, serve.timer(MODEL, AS_SHIPPED, Basis(UNCALIBRATED, CPU, "", constants), 256))
-        for scheduler, constants in zip(schedulers, (PLANTED, serve.scaled(PLANTED, 2.0)), strict=True)
-    )
+    workload = trace("cpu", float("inf"), 0, 100)
+    scheduler = lambda: VllmScheduler(VllmConfig(256, 8, max_model_len=256), BlockPool(400, 16, prefix_caching=False))  # noqa: E731
+    timers = [serve.timer(MODEL, AS_SHIPPED, Basis(UNCALIBRATED, CPU, "", c), 256) for c in (PLANTED, serve.scaled(PLANTED, 2.0))]
+    whole, twice = (serve.statistics(serve.timeline(workload, scheduler(), timer)) for timer in timers)
     assert len(workload) == 100
     assert {name: value / whole[name] for name, value in twice.items()} == pytest.approx(dict.fromkeys(whole, 2.0))
+    assert serve.makespan(workload, scheduler(), timers[1]) == pytest.approx(2 * serve.makespan(workload, scheduler(), timers[0]))
+
+
+def test_a_trace_is_predicted_from_what_was_stated_for_its_requests() -> None:
+    times = {"low": 0.5, "expected": 1.0, "high": 3.0}
+    rows = [
+        {"basis": THIS_RUN, "edge": edge, "start_s": float(i), "first_token_s": i + t * i, "last_token_s": i + t * (i + 2)}
+        | {"output_tokens": 3, "first_chunk_tokens": 1}
+        for i in range(4)
+        for edge, t in times.items()
+    ]
+    found = {p.target: (p.low_s, p.expected_s, p.high_s) for p in serve.predictions(rows)}
+    assert found["trace/ttft/mean"] == pytest.approx((0.75, 1.5, 4.5))
+    assert found["trace/tpot/p90"] == pytest.approx((0.5, 1.0, 3.0))
 
 
 def test_served_requests_by_hand() -> None:

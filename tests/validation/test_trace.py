@@ -1,4 +1,4 @@
-"""A trace beside its simulation: statistics over repeats, and the figure of the repeat in the middle."""
+"""A trace in sections beside its simulation: statistics over all of them, and the figure."""
 
 from __future__ import annotations
 
@@ -13,67 +13,73 @@ from roofline.records import JsonlWriter
 from roofline.report.validation import charts
 from roofline.validation import serve, statements
 from roofline.validation.compare import assemble
-from roofline.validation.predictions import THIS_RUN, Prediction
+from roofline.validation.predictions import THIS_RUN
 from tests.validation.test_compare import folder
 
+PACES = {7: 1.0, 8: 2.0, 9: 9.0}  # of the machine, by section
 
-def request(index: int, slower: float, repeat: int) -> dict[str, Any]:
+
+def row(index: int, slower: float) -> dict[str, Any]:
     """Sent each second, first token after 0.1 s, four more in 0.2 s, all `slower` × as long."""
     sent = float(index)
-    return {
-        "kind": "request", "index": index, "start_s": sent, "first_token_s": sent + 0.1 * slower, "last_token_s": sent + 0.3 * slower,
-        "output_tokens": 5, "first_chunk_tokens": 1, "repeat": repeat,
-    }  # fmt: skip
+    times = {"start_s": sent, "first_token_s": sent + 0.1 * slower, "last_token_s": sent + 0.3 * slower}
+    return {"index": index, **times, "output_tokens": 5, "first_chunk_tokens": 1}
 
 
-def served(path: Path) -> Path:
-    """Three repeats of four requests: as simulated, 20 % slower, and disturbed."""
+def served(path: Path, *, later: float = 1.1, others: tuple[float, ...] = (0.0, 0.1, 1.2)) -> Path:
+    """Three sections of four requests, served `later` × as slowly as simulated; the last one disturbed."""
     folder(path)
-    rows = [{"index": i, "start_s": float(i), "first_token_s": i + 0.1, "last_token_s": i + 0.3} for i in range(4)]
     with JsonlWriter(path / statements.MEASUREMENTS) as writer:
-        for repeat, slower in enumerate((1.0, 1.2, 9.0)):
-            stated = [Prediction("trace/ttft/p50", "ttft", THIS_RUN, 0.0, 0.1 + repeat / 100, 0.08, 0.13)]
-            digest = statements.state(path, f"trace {repeat}", stated, lambda: 50.0, simulated=rows)
-            statements.begin(writer, f"trace {repeat}", digest, lambda: 51.0)
+        for (section, pace), share in zip(PACES.items(), others, strict=True):
+            edges = {"low": 0.8 * pace, "expected": pace, "high": 1.3 * pace}
+            told = [{"basis": THIS_RUN, "edge": edge, **row(i, slower)} for edge, slower in edges.items() for i in range(4)]
+            digest = statements.state(path, f"trace {section}", [], lambda: 50.0, simulated=told)
+            statements.begin(writer, f"trace {section}", digest, lambda: 51.0)
             for index in range(4):
-                writer.write(request(index, slower, repeat))
+                writer.write({"kind": "request", "pass": section, **row(index, later * pace)})
+            writer.write({"kind": "served", "pass": section, "others": share})
     return path
 
 
-def test_the_repeat_in_the_middle_is_what_was_measured(tmp_path: Path) -> None:
+def test_all_sections_that_nobody_disturbed_are_one_trace(tmp_path: Path) -> None:
     found = assemble(served(tmp_path))
-    row = next(row for row in found.rows if row.group == "ttft")
-    assert row.measured.median_s == pytest.approx(0.12)
-    assert row.predictions[THIS_RUN].expected_s == pytest.approx(0.11)  # as stated for this repeat
+    mean = next(row for row in found.rows if row.target == "trace/ttft/mean")
+    assert mean.measured.samples == 8
+    assert mean.measured.median_s == pytest.approx(1.1 * 0.15)
+    assert [getattr(mean.predictions[THIS_RUN], key) for key in ("low_s", "expected_s", "high_s")] == pytest.approx([0.12, 0.15, 0.195])
+    assert mean.error(THIS_RUN) == pytest.approx(1 / 1.1 - 1)
+    assert [g.word for g in found.groups if g.group in ("ttft", "tpot")] == ["PASS", "PASS"]
 
 
-def test_a_repeat_that_others_disturbed_stands_back(tmp_path: Path) -> None:
-    path = served(tmp_path)
-    with JsonlWriter(path / statements.MEASUREMENTS) as writer:
-        for repeat, others in enumerate((0.0, 0.1, 1.2)):
-            writer.write({"kind": "served", "repeat": repeat, "others": others})
-    row = next(row for row in assemble(path).rows if row.group == "ttft")
-    assert row.measured.median_s == pytest.approx(0.1)
-    assert row.predictions[THIS_RUN].expected_s == pytest.approx(0.1)
+def test_a_trace_that_was_disturbed_throughout_is_judged_by_what_there_is(tmp_path: Path) -> None:
+    mean = next(row for row in assemble(served(tmp_path, others=(0.9, 1.0, 1.2))).rows if row.target == "trace/ttft/mean")
+    assert mean.measured.samples == 12
 
 
-def test_the_requests_of_a_repeat_are_resampled() -> None:
-    found = serve.measured([request(i, 1.0 + i / 10, 0) for i in range(10)])["trace/ttft/mean"]
+def test_a_simulator_that_is_off_by_half_fails_however_the_machine_wanders(tmp_path: Path) -> None:
+    found = assemble(served(tmp_path, later=2.0))
+    assert [g.word for g in found.groups if g.group in ("ttft", "tpot")] == ["FAIL", "FAIL"]
+
+
+def test_the_requests_are_resampled() -> None:
+    found = serve.measured([row(i, 1.0 + i / 10) for i in range(10)])["trace/ttft/mean"]
     assert found.low_s < found.median_s < found.high_s
 
 
 def test_the_figure_joins_each_request_to_its_simulation(tmp_path: Path) -> None:
     chart = next(chart for chart in charts(assemble(served(tmp_path)), "x") if chart.kind == "validation-trace")
-    assert [row["ttft_s"] for row in chart.rows] == pytest.approx([0.12] * 4)
-    assert [row["simulated_ttft_s"] for row in chart.rows] == pytest.approx([0.1] * 4)
-    assert [row["tpot_s"] for row in chart.rows] == pytest.approx([0.06] * 4)
-    assert "TTFT within 17 % and TPOT within 17 %" in chart.title
+    assert [r["index"] for r in chart.rows] == list(range(8))
+    assert [r["ttft_s"] for r in chart.rows] == pytest.approx([0.11] * 4 + [0.22] * 4)
+    assert [r["simulated_ttft_s"] for r in chart.rows] == pytest.approx([0.1] * 4 + [0.2] * 4)
+    assert [r["tpot_s"] for r in chart.rows] == pytest.approx([0.055] * 4 + [0.11] * 4)
+    assert [r["start_s"] for r in chart.rows][3:5] == pytest.approx([3.0, 3.33])  # the second section after the first
+    assert "TTFT within 9.1 % and TPOT within 9.1 %" in chart.title
     with pytest.raises(InputError, match="no request"):
         trace([], "a CPU", "x")
 
 
 def test_a_simulation_that_was_changed_afterwards_is_refused(tmp_path: Path) -> None:
     path = served(tmp_path) / statements.PREDICTIONS
-    path.write_text(path.read_text().replace('"first_token_s":0.1', '"first_token_s":0.2'))
+    path.write_text(path.read_text().replace('"first_token_s":0.1,', '"first_token_s":0.2,'))
     with pytest.raises(UntrustworthyError, match="were changed"):
         assemble(tmp_path)
