@@ -12,6 +12,7 @@ import pytest
 from roofline.report import write
 from roofline.report.validation import tell
 from roofline.validation.compare import assemble
+from tests.validation.test_compare import folder as records
 
 ROOT = Path(__file__).parents[2]
 RUNS = sorted((ROOT / "reports").glob("validation_*/run_*"))
@@ -42,3 +43,12 @@ def test_the_runs_side_by_side_are_those_of_the_records(folder: Path) -> None:
     runs = sorted(folder.glob("run_*"))
     text = script().agreement(runs, [assemble(run) for run in runs])
     assert text == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_agreement_is_over_the_runs_that_can_be_trusted_and_the_others_are_named(tmp_path: Path) -> None:
+    folders = [records(tmp_path / "run_1"), records(tmp_path / "run_2", slower=2.0, load=9.0), records(tmp_path / "run_3")]
+    text = script().agreement(folders, [assemble(folder) for folder in folders])
+    assert "| run | – | trusted | untrusted | trusted |" in text
+    assert "The 2 trusted runs agree on: gemm, decode.\n" in text
+    assert "Untrusted: run_2: a busy neighbour" in text
+    assert "Preliminary: fewer than 3 runs can be trusted" in text
