@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,10 +13,13 @@ from roofline.calibration.groups import Group
 from roofline.timing.forms import Form
 
 
-def leave_device_out(form: Form, fitted: Sequence[Group], held: Sequence[Group]) -> list[dict[str, object]]:
+def leave_device_out(
+    form: Form, fitted: Sequence[Group], held: Sequence[Group], sustained: Callable[[str, Sequence[str]], float]
+) -> list[dict[str, object]]:
     """Error of each held group under constants of the other devices' fit rows: of its generation, else of all.
 
-    fitted, held: groups of the same keys; a group of `held` whose key no other device has is left out. Returns rows of device,
+    fitted, held: groups of the same keys; a group of `held` whose key no other device has is left out. sustained(device, others):
+    share of its peak that a device sustains in units of what others do (timing.spec), by which its peaks are scaled. Rows of device,
     software, dtype, source ("generation" or "all devices"), median_error and p90_error as fractions.
     """
     rows: list[dict[str, object]] = []
@@ -25,7 +29,9 @@ def leave_device_out(form: Form, fitted: Sequence[Group], held: Sequence[Group])
         chosen = mates or [g for g in others if g.key.form == group.key.form]
         if not chosen:
             continue
-        error = np.abs(np.expm1(-log_residual(form, group.rows, joint_fit(form, chosen))))
+        factor = sustained(group.device, [g.device for g in chosen])
+        spec = replace(group.rows.spec, peaks={name: factor * peak for name, peak in group.rows.spec.peaks.items()})
+        error = np.abs(np.expm1(-log_residual(form, replace(group.rows, spec=spec), joint_fit(form, chosen))))
         rows.append(
             {
                 "device": group.device,
