@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from roofline.diagnosis import families, sources
+from roofline.diagnosis import expectation, families, sources
 from roofline.diagnosis.logs import read_log
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rank import Diagnosis, diagnose
+from roofline.ledger import AS_SHIPPED, Parallel
+from roofline.phases import Setup
+from roofline.profiles.catalog import load_hardware, load_model
 from tests.diagnosis.simulated import FAULTS, HEALTHY, Server, drawn
 
 DATA = Path(__file__).parents[1] / "data"
@@ -31,8 +34,11 @@ def of_case(case: dict[str, Any]) -> Diagnosis:
 
 
 def of_server(server: Server) -> Diagnosis:
-    before, after = server.pages()
-    return diagnose(families.observe(families.read(before.splitlines(), "before"), families.read(after.splitlines(), "after")))
+    return diagnose(of_pages(*server.pages()))
+
+
+def of_pages(before: str, after: str) -> Observations:
+    return families.observe(families.read(before.splitlines(), "before"), families.read(after.splitlines(), "after"))
 
 
 def test_cases_whose_cause_was_shown() -> None:
@@ -72,6 +78,16 @@ def test_saved_pages(name: str, label: str, folder: Path) -> None:
 def test_no_alarm_where_users_are_satisfied(server: Server) -> None:
     assert server.satisfied() >= 0.9
     assert of_server(server).verdict != "cause"
+
+
+@pytest.mark.parametrize("server", HEALTHY, ids=str)
+def test_no_alarm_beside_the_plan(server: Server) -> None:
+    seen = of_pages(*server.pages())
+    setup = Setup(load_model(server.model), load_hardware(server.hardware), Parallel(tp=server.tp), AS_SHIPPED, "vllm")
+    expected = expectation.expect(setup, seen)
+    assert expected is not None
+    seen.update(expectation.beside(expected, seen))
+    assert diagnose(seen).verdict != "cause"
 
 
 def test_there_are_enough_healthy_servers() -> None:
