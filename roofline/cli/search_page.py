@@ -65,7 +65,9 @@ def search_blocks(found: Search, usd_per_gpu_hour: float | None, load: Load) -> 
         mode = f"{best.prefill} prefill and {best.replicas - best.prefill} decode servers" if best.prefill else "mixed servers"
         text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}: {best.layout}, {mode}, {best.max_num_batched_tokens:,} tokens per step."
         if found.gpus_range is not None:
-            text += f" With step times at the ends of their interval: {found.gpus_range[0]} to {found.gpus_range[1]} GPUs."
+            fewest, most = found.gpus_range
+            need = "as many" if fewest == most == best.gpus else f"{fewest} to {most} GPUs"
+            text += f" With step times at the ends of their interval: {need}."
         page += [Paragraph(text), Paragraph(f"What binds a server first: {found.binding}; next: {found.next_}.")]
         if usd_per_gpu_hour is not None and best.output_tokens_per_s:
             per_million = best.gpus * usd_per_gpu_hour / (3600 * best.output_tokens_per_s) * 1e6
