@@ -64,10 +64,20 @@ SAME: tuple[tuple[str, str, str, str], ...] = (
     ("ledger/mixers/compressed.py", "0 → 1", "(spec.ratio or 0)", "layers without a ratio have no compressor, so the loop is empty"),
     ("ledger/mixers/compressed.py", "0 → 1", "drafts: int = 0", "has no convolution: the argument is not used"),
     ("scheduling/radix.py", "0 → 1", "Node(None, 0, 0, 0)", "the root has no stretch of its own: nobody looks at it"),
+    ("scheduling/runs.py", "0 → 1", "Run(0, 0, 0)", "the queue's own end is no stretch: nobody looks at it"),
+    ("scheduling/runs.py", "Gt → GtE", "if need > 0:", "taking no blocks changes nothing"),
+    ("scheduling/blocks.py", "LtE → Lt", "if num_slots <= request.pool_mark:", "a shortcut: the blocks that are held suffice"),
     ("scheduling/blocks.py", "LtE → Lt", "if full <= done:", "registering no blocks changes nothing"),
     ("capacity/plan.py", "Gt → GtE", "if free > 0 else free", "nothing is nothing, also times a fraction"),
     ("capacity/runtime.py", "512 → 513", "* 2, 512, settings", "no captured size is 513"),
     ("capacity/runtime.py", "257 → 258", "range(12, 257, 8)", "252 is the last of the steps either way"),
+    ("capacity/blocks.py", "2.0 → 3.0", "_FAR", "further than any window either way"),
+    ("capacity/blocks.py", "40 → 41", "_FAR", "further than any window either way"),
+    *(
+        ("capacity/runtime.py", what, "range(12, 257, 8)", "SGLang's largest size is 8 at least and 512 at most")
+        for what in ("1 → 2", "2 → 3", "4 → 5", "497 → 498")
+    ),
+    ("capacity/runtime.py", "513 → 514", "range(256, 513, 16)", "512 is the last of the steps either way"),
     ("capacity/runtime.py", "12 → 13", "range(12, 257, 8)", "no largest size (8, 24, 32, 80, 160, 256, 512) lies between"),
 )
 COMPARE = {

@@ -118,9 +118,8 @@ def _knobs(model: Model, before: MemoryPlan, parallel: Parallel, precision: Prec
 
 
 def _next_tp(model: Model, parallel: Parallel) -> Parallel | None:
-    """The smallest wider tp, doubling up to 16-fold, over which the model divides."""
-    wider = (_layout(model, parallel, tp=parallel.tp * f, ep=parallel.ep * f if parallel.ep > 1 else 1) for f in (2, 4, 8, 16))
-    return next((layout for layout in wider if layout), None)
+    """Twice the tp, experts spread twice as far, where the model divides (where it does not, it does not over 4 or 8 times either)."""
+    return _layout(model, parallel, tp=2 * parallel.tp, ep=2 * parallel.ep if parallel.ep > 1 else 1)
 
 
 def _one_more(model: Model, parallel: Parallel) -> Parallel | None:

@@ -105,6 +105,7 @@ def test_a_model_that_caches_nothing() -> None:
     full = _plan(known=Known(3_000, 2_000, 500, 300), model=model)
     assert (full.largest_model_len, full.fits, full.shortfall_bytes) == (0, False, 400)
     assert full.kv_tokens_bounds == (0, 0)
+    assert _plan(known=Known(3_500, 2_000, 500, 300), model=model).largest_model_len == 40  # nothing is left, and nothing needed
 
 
 def test_ends_of_what_is_left() -> None:
@@ -155,6 +156,11 @@ def test_states_are_counted_at_the_longest_sequence() -> None:
         plan = _plan(model=model, engine_version=version)
         assert plan.pool.shares == (Share(32 * 24.0 * 2, 32), Share(32 * 24.0 * 2, 1, 1, fixed=2))  # 432 bytes: 18 tokens, so 32
         assert plan.kv_tokens == plan.pool.tokens_at(40)
+    older = _plan(model=model, engine_version="0.11")
+    assert (older.printed_tokens, older.kv_tokens) == (5200 // 1536 // 3 * 32, older.pool.tokens_at(40))
+    assert older.printed_tokens != older.kv_tokens
+    sglang = _plan("sglang", model=model)
+    assert sglang.printed_tokens == sglang.kv_tokens != sglang.pool.tokens()
     off = _plan(model=model, prefix_caching=False, spec_tokens=1)
     assert off.pool.shares[1].fixed == 2
     assert off.pool_windows_exact.shares[1] == Share(2 * (state + 32 * 2), 1, fixed=1)
@@ -259,12 +265,18 @@ def test_limits_that_are_given_or_follow_from_others() -> None:
         (16, 1000, Parallel(), (512 + 3072 + 16 + 128) / 1024),  # a small chunk counts as 2,048
         (60, 4096, Parallel(), (512 + 6144 + 512 + 128) / 1024),  # ten GiB are for more than 60
         (61, 2048, Parallel(), 10),
+        (30, 2048, Parallel(tp=8, pp=8), (512 + 3072 + 160 + 128 * 64) / 1024),
         (80, 2048, Parallel(tp=4, pp=2), 10),
         (201, 16384, Parallel(tp=4, pp=2), (512 + 24576 + 1024 + 1024) / 1024),
     ],
 )
 def test_fraction_that_sglang_chooses(gib: float, chunk: int, parallel: Parallel, reserved_gib: float) -> None:
     assert sglang_fraction(gib * GiB, chunk, parallel) == round(1 - reserved_gib / gib, 3)
+
+
+def test_a_mebibyte_more_in_the_reserve_is_noticed() -> None:
+    """512 + 3,072 + 16 + 128 MiB of 4,144.6 leave 0.10052; one more would leave 0.10027, which rounds down."""
+    assert sglang_fraction(4144.6 * 2**20, 2048, ONE) == 0.101
 
 
 def test_a_device_smaller_than_what_sglang_keeps() -> None:

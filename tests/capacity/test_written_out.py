@@ -54,7 +54,7 @@ def test_graph_memory_is_per_size_and_layer_of_the_fullest_stage() -> None:
 
 
 def test_what_the_driver_keeps() -> None:
-    assert driver_reserve(_device(80e9)) == 0.45 * GiB
+    assert driver_reserve(_device(80e9)) == driver_reserve(_device(20e9 + 1)) == 0.45 * GiB
     assert driver_reserve(_device(16e9)) == driver_reserve(_device(20e9)) == 0.26 * GiB
     assert driver_reserve(_device(80e9, vendor="AMD")) == driver_reserve(_device(80e9, unified=True)) == 0
 
@@ -172,6 +172,8 @@ def test_widths_of_attention() -> None:
     for tp in (1, 2):
         per_head = 2 * (10 + 6) + 10 + 3 * 12
         assert layer_width(Layer(mixer=latent, ffn=None), 100, Parallel(tp=tp)).expected == 8 // tp * per_head + (32 + 6) + 24
+    direct = latent.model_copy(update={"q_lora_rank": None})
+    assert layer_width(Layer(mixer=direct, ffn=None), 100, ONE).expected == 8 * (2 * (10 + 6) + 10 + 3 * 12) + (32 + 6)
 
 
 def test_widths_of_feed_forward_parts() -> None:
@@ -231,6 +233,7 @@ def test_knobs_at_their_ends() -> None:
     assert "max_num_seqs" not in knobs(max_num_seqs=1)
     assert "max_num_seqs" in knobs(max_num_seqs=2)
     assert "length" not in knobs(length=1)
+    assert "length" in knobs(length=2)
     assert {"weightsfp8", "weightsint4"} <= knobs()
     assert {knob for knob in knobs(Precision(weights="int8")) if knob.startswith("weights")} == {"weightsint4"}
     assert "kv_dtype" not in knobs(Precision(kv="fp8"))

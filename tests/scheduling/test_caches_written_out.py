@@ -187,6 +187,7 @@ def test_runs_of_blocks() -> None:
     assert list(pool.match(one)) == []
     assert pool.allocate(one, 13, 13)
     assert (one.num_blocks, one.num_hashed_blocks, one.pool_mark, pool.num_free) == (4, 3, 16, 7)
+    assert [pool.shortfall(one, (), tokens) for tokens in (16, 17, 25)] == [0, 1, 3]
     hits = pool.match(two)
     assert [(hit.first, hit.stop) for hit in hits] == [(0, 2)]
     assert (pool.hit_blocks(hits), pool.shortfall(two, hits, 13)) == (2, 2)
