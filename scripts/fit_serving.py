@@ -2,10 +2,11 @@
 
 python scripts/fit_serving.py TABLE [-o hwprofiles/calibration/serving.yaml]
 
-One set per engine; then one per engine, device, model family and precision, drawn towards the engine's; then one
-per model, drawn towards that; then one per version of an engine that ran the model in several, drawn towards that. Deployments with
-pools of their own for prompts have sets of their own, drawn towards those of the engine. Rows with `suspect` are left out, those
-that repeat another one, and those of `speculated`. Intervals: what configurations left out in turn missed.
+One set per engine; then one per engine and model, drawn towards the engine's, for devices and precisions that the model was not
+measured in; then one per engine, device, model and precision, drawn towards that; then one per version of an engine that ran the
+model in several, drawn towards that. Deployments with pools of their own for prompts have sets of their own, drawn towards those of
+the engine. Rows with `suspect` are left out, those that repeat another one, and those of `speculated`.
+Intervals: what configurations left out in turn missed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LOW = np.array([0.0, 0.5, 0.4, 0.6, 0.0, 0.0, 0.0])
 HIGH = np.array([5e-3, 1.6, 1.6, 2.5, 30e-6, 1.5e-3, 150e-6])
 LEAST = NAMES.index("per_layer_s")
 STARTS = (0.6e-3,)  # of per_layer_s: where no pass with a prompt waits for its host, nothing pulls it back
-PULL = {"engine": 0.02, "stack": 0.2, "model": 0.01, "version": 0.2}  # ridge per row-equivalent, chosen on left-out configurations
+PULL = {"engine": 0.02, "sibling": 0.02, "model": 0.05, "version": 0.2}  # ridge per row-equivalent, chosen on left-out configurations
 FIRST_START, FIRST_UNIT = np.array([20e-3, 4.0]), np.array([50e-3, 5.0])
 FIRST_PULL, FOLDS, SOFT = 0.5, 3, 0.1
 VERSIONED = 4  # rows of a version from which it has a set of its own
@@ -174,7 +175,7 @@ def blocks(
         mine = engine == key[0]
         quantiles = {}
         for name, log in (("tpot_s", logs[0]), ("ttft_s", logs[1])):
-            near = mine & (logs[2] >= level) if level >= LEVELS.index("stack") else mine
+            near = mine & (logs[2] >= level) if level >= LEVELS.index("sibling") else mine
             low, high = np.quantile(log[near if near.sum() >= 60 else mine], (0.1, 0.9))
             quantiles[name] = (round(float(low), 4), round(float(high), 4))
         rows = sum(key in stack.block_keys() for stack in stacks)
@@ -199,7 +200,7 @@ def main() -> None:
     made = tuple(blocks(found, stacks, logs, source))
     header = (
         "Engines under load, fitted on measured serving points by scripts/fit_serving.py.\n"
-        "kernel: device and model, or device and family; empty: the engine's own set."
+        "kernel: device and model, or the model on any device; empty: the engine's own set."
     )
     options.output.write_text(dump(CalibrationFile(id="serving", blocks=made), header), encoding="utf-8")
     print(f"{len(made)} sets from {len(table)} rows; left out: TPOT {100 * np.median(np.abs(np.exp(-logs[0]) - 1)):.1f} %")

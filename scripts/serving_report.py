@@ -48,7 +48,7 @@ def with_engine_sets(table: pd.DataFrame) -> pd.DataFrame:
     """Predictions as for stacks that were never measured."""
     known = points.shipped("serving")
     only = {points.key_of(b): b for b in known if not b.kernel}
-    own, points.choose = points.choose, lambda stack: own(stack, only)  # type: ignore[assignment]
+    own, points.choose = points.choose, lambda stack, known=None: own(stack, only)  # type: ignore[assignment]
     try:
         return points.predict_points(table)
     finally:
@@ -74,8 +74,9 @@ def page(table: pd.DataFrame, stacks: pd.DataFrame, engine: pd.DataFrame, split:
     usual = table["group"] != APART
     named = [("aggregated, all", agg & usual)]
     named += [(f"aggregated, {name}", agg & (table["group"] == name)) for name in ("dense", "MoE", "MLA", APART)]
-    seen = stacks["calibration"].str.count(" ") >= 2  # "serving ENGINE DEVICE MODEL PRECISION" against "serving ENGINE"
-    named += [("aggregated, engine's own set (device × model not in the fit)", agg & usual & ~seen)]
+    sibling = stacks["calibration"].str.contains("(siblings", regex=False)
+    named += [("aggregated, set of siblings (model in the fit, not on this device in this precision)", agg & usual & sibling)]
+    named += [("aggregated, engine's own set (model not in the fit)", agg & usual & (stacks["calibration"].str.count(" ") == 1))]
     named += [("disaggregated, workers stated", ~agg)]
     for name, where in named:
         if where.any():
@@ -135,7 +136,7 @@ def by_stack(table: pd.DataFrame, stacks: pd.DataFrame, engine: pd.DataFrame) ->
         at = part.index
         e = [errors(part, frame.loc[at], "tpot") for frame in (engine, stacks)]
         ttft = errors(part, stacks.loc[at], "ttft")
-        used = ", ".join(sorted(set(stacks.loc[at, "calibration"])))
+        used = ", ".join(sorted({name.partition(" (")[0] for name in stacks.loc[at, "calibration"]}))
         cells = [*map(str, words), str(len(part)), short(e[0]), short(e[1]), f"{100 * e[1].median():+.0f}", short(ttft), used]
         yield f"| {' | '.join(cells)} |"
 

@@ -12,14 +12,20 @@ from roofline.batch import Batch
 from roofline.ledger import Conventions, Op, Parallel, Precision, build_ledger, kv_bytes_stored, stage_weights
 from roofline.profiles.hardware import Hardware
 from roofline.profiles.model import Model
-from roofline.timing.bound import step_bound
+from roofline.timing.bound import op_bound_s, step_bound
 from roofline.timing.calibrated import as_run, op_times
+from roofline.timing.forms import Key
+from roofline.timing.kernels import kernel_times
+from roofline.timing.spec import device_spec
 
 Float = NDArray[np.float64]
 _AS_LAUNCHED = Conventions(elementwise=True)
 # The engines join the all-reduce behind a projection with the norm after it in TensorRT-LLM's one-shot kernel, which vLLM and SGLang
 # take from FlashInfer; their own all-reduce, as measured alone, is two to six times slower on small messages.
 _FUSED_ALL_REDUCE = "trtllm"
+# Engines whose norms, activations and all-reduces write static-scale FP8 and FP4 themselves; products were measured with scales taken
+# at run time, which TensorRT-LLM's kernel tables show as a start of 14 µs instead of 2 (FP8 on a B200).
+_QUANTISE_AHEAD = {"trtllm": {"fp8": "fp8", "nvfp4": "fp4"}}  # weight format → the unit that runs it
 _DRAFT_LAYERS = 2.0  # of the model, that one draft costs: a layer and the head
 KNOTS = np.unique(np.round(2.0 ** np.arange(0, 12.5, 0.5)))  # running sequences of a rank, 1 to 4096
 
@@ -97,14 +103,30 @@ def _kernels(
     """(all kernels, those of routed experts) of a pass, seconds; attention and recurrent states as for `attending`."""
     total, experts = np.zeros(()), np.zeros(())
     rows = list(_launched(model, batch, parallel, precision))
+    ahead = _quantising_s(hardware, engine)
     seen = rows if attending is batch else list(_launched(model, attending, parallel, precision))
     for row, same in zip(rows, seen, strict=True):
         op = same if row.kind.endswith("attention") or row.kind == "state" else row
-        seconds = op.count * op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine).expected_s
+        seconds = op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine).expected_s
+        if op.kind == "gemm" and op.weight_dtype in ahead:
+            seconds = np.maximum(seconds - ahead[op.weight_dtype], op_bound_s(op, hardware))
+        seconds = op.count * seconds
         total = total + seconds
         if op.kind == "moe":
             experts = experts + seconds
     return np.asarray(total), np.asarray(experts)
+
+
+def _quantising_s(hardware: Hardware, engine: str) -> dict[str, float]:
+    """Seconds that measured products of a format start later than 16-bit ones, where the engine quantises before them."""
+    spec, least = device_spec(hardware), {"m": 1.0, "n": 16.0, "k": 16.0}
+    formats = [name for name, unit in _QUANTISE_AHEAD.get(engine, {}).items() if unit in hardware.peaks]
+
+    def start(name: str) -> float:
+        times, _ = kernel_times("gemm", least, Key(engine, name), spec, hot=False, own=hardware.calibration, corrected=False)
+        return float(np.ravel(times.expected_s)[0])
+
+    return {name: max(start(name) - start("bf16"), 0.0) for name in formats}
 
 
 def _launched(model: Model, batch: Batch, parallel: Parallel, precision: Precision) -> Iterator[Op]:

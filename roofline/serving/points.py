@@ -27,7 +27,7 @@ _NUMBERS = ("bound", "expected", "low", "high")
 _MEAN_LENGTH = 0.9  # InferenceX draws lengths from 80 to 100 % of the nominal ones
 _ROUNDS = 10.0  # requests measured, in multiples of the concurrency
 _ACCEPTANCE = 0.6  # of a draft; fit rows of DeepSeek-R1 with two drafts on B200 imply 0.5 to 0.7
-WIDER = {"stack": 1.15, "engine": 1.4}  # the interval where a row's own model was not measured on its device
+WIDER = {"sibling": 1.4, "engine": 1.4}  # the interval where a row's own model was not measured on its device
 Key = tuple[str, str, str, str]  # software, kernel, dtype, version
 _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
@@ -45,11 +45,12 @@ class Stack:
     apart: bool = False
 
     def block_keys(self) -> tuple[Key, ...]:
-        """Keys of blocks, nearest first: of this model on this device in this version, in any, of its family there, of the engine."""
-        own, kin = f"{self.hardware} {self.model}", f"{self.hardware} {self.family}"
+        """Keys of blocks, nearest first: of this model on this device in this version, in any; of the model on any device and in any
+        precision; of the engine."""
+        own = f"{self.hardware} {self.model}"
         engine = f"{self.engine} {APART}" if self.apart else self.engine
         model = (engine, own, self.precision, "")
-        return (engine, own, self.precision, self.version or UNSTATED), model, (engine, kin, self.precision, ""), (engine, "", "", "")
+        return (engine, own, self.precision, self.version or UNSTATED), model, (engine, self.model, "", ""), (engine, "", "", "")
 
 
 def key_of(block: CalibrationBlock) -> Key:
@@ -57,8 +58,9 @@ def key_of(block: CalibrationBlock) -> Key:
     return block.software, block.kernel, block.dtype, block.software_version
 
 
-LEVELS = ("version", "model", "stack", "engine")
+LEVELS = ("version", "model", "sibling", "engine")
 APART, UNSTATED = "disaggregated", "unstated"
+_SAID = {"sibling": " (siblings: the model on other devices or in other precisions)"}
 
 
 def predict_points(table: pd.DataFrame, hot: bool = False, own: Sequence[CalibrationBlock] = ()) -> pd.DataFrame:
@@ -100,7 +102,7 @@ def _predicted(asked: Sequence[Asked], chosen: Sequence[tuple[str, CalibrationBl
     load = loads(asked)
     state, ttft = settle(load, Constants.stacked([block.constants for _, block in chosen]))
     bound = bounds(load, state)
-    values: dict[str, Any] = {"calibration": [block.label for _, block in chosen]}
+    values: dict[str, Any] = {"calibration": [f"{block.label}{_SAID.get(level, '')}" for level, block in chosen]}
     for measure, expected, least in (("ttft_s", ttft, bound[0]), ("tpot_s", state.tpot_s, bound[1])):
         quantiles = np.array([_quantiles(level, block, measure) for level, block in chosen])
         expected = np.maximum(expected, least)

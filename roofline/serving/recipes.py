@@ -28,13 +28,14 @@ def as_served(name: str, gemm: str, moe: str, fp4_unit: bool = False) -> Model:
     """The model with weights as its published recipe for `gemm` has them; without a recipe all matrices take the format.
 
     gemm, moe: formats of linear layers and experts, "" for the checkpoint as it is. A checkpoint whose experts are 4-bit already
-    is served as it is: such recipes leave attention alone whatever a table says. fp4_unit: of the device: MXFP4 experts then meet
-    activations in 8 bits (the engines' recipes for gpt-oss on Blackwell). Raises UnknownNameError for a name nobody knows.
+    and that has no published recipe is served as it is: attention stays alone whatever a table says. fp4_unit: of the device: MXFP4
+    experts then meet activations in 8 bits (the engines' recipes for gpt-oss on Blackwell). Raises UnknownNameError for a name
+    nobody knows.
     """
     model = load_model(name)
     if fp4_unit and model.weights.get("default") == "mxfp4":
         return model.model_copy(update={"weights": model.weights | {"experts": "w4a8_mxfp4"}, "checkpoint_bytes": {}})
-    if not gemm or _bits(model) == _size(gemm):
+    if not gemm:
         return model
     base = _ONE_DEPLOYMENT.get(model.name, model.name) if gemm == "nvfp4" else model.name
     for ending in _SIBLINGS.get(gemm, ()):
@@ -42,6 +43,8 @@ def as_served(name: str, gemm: str, moe: str, fp4_unit: bool = False) -> Model:
             return load_model(base + ending)
         except UnknownNameError:
             continue
+    if _bits(model) == _size(gemm):
+        return model
     layers = {kind: layer.model_copy(update={"weights": {}}) for kind, layer in model.layers.items()}
     return model.model_copy(update={"weights": {"default": gemm, "experts": moe or gemm}, "layers": layers, "checkpoint_bytes": {}})
 
