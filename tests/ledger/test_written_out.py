@@ -46,6 +46,7 @@ def test_collectives_of_a_layer() -> None:
     assert _layer(EXPERTS, Parallel(tp=4)) == [("all_reduce", 6, 4, MESSAGE)]
     travel = _layer(EXPERTS, Parallel(tp=2, dp=4, ep=8))
     assert travel == [("all_reduce", 3, 2, MESSAGE), ("all_to_all", 6, 8, MESSAGE * 2 / 2)]
+    assert _layer(EXPERTS, Parallel(dp=2, ep=2)) == [("all_to_all", 6, 2, MESSAGE * 2)]
     assert _layer(EXPERTS, Parallel(dp=4, ep=4)) == [("all_to_all", 6, 4, MESSAGE * 2)]
     assert _layer(EXPERTS, Parallel(dp=2)) == [("all_gather", 3, 2, MESSAGE * 2), ("reduce_scatter", 3, 2, MESSAGE * 2)]
 
