@@ -43,6 +43,14 @@ def test_keys_of_tokens_are_chained() -> None:
     assert again[0] != again[1]
 
 
+def test_tokens_that_are_generated_later_complete_their_block() -> None:
+    """Six tokens are one block of four; the second gets its key when two more are there."""
+    content = TokenContent(range(6))
+    assert content.keys(0, 1, 4) == TokenContent(range(8)).keys(0, 1, 4)
+    content.tokens += [6, 7]
+    assert content.keys(0, 2, 4) == TokenContent(range(8)).keys(0, 2, 4)
+
+
 def _enter(pool: RadixPool, request: Request, upto: int) -> Any:
     """As a scheduler does it: look up, hold, take what is missing, put in, hold that in place of the prefix."""
     node, had = pool.match(request, upto)
