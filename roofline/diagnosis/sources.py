@@ -56,7 +56,7 @@ def _lines(path: str) -> Iterator[str]:
         with file.open(encoding="utf-8", errors="replace") as lines:
             yield from lines
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"{path}: there is no such file") from None
 
 
 def _is_page(path: str) -> bool:
