@@ -73,9 +73,18 @@ MAPS: dict[str, tuple[str, ...]] = {
         "environment.variables",
         "environment.device",
     ),
-    "validate": ("environment.software", "environment.variables", "environment.device", "health.facts.device", "health.facts.moved", "bases.*.constants"),
+    "validate": (
+        "environment.software",
+        "environment.variables",
+        "environment.device",
+        "health.facts.device",
+        "health.facts.moved",
+        "bases.*.constants",
+    ),
     "doctor": ("machine.devices.*.caches",),
 }
+# what may stand there on another machine or in another run, whatever this one says
+ELSEWHERE = {"ci.*": ("null",), "variables.*": ("null", "string"), "device.*": ("boolean", "null", "number", "string")}
 UNITS = {
     "_bytes": "bytes", "_bytes_per_token": "bytes per token", "_s": "seconds", "_per_s": "per second", "flops": "FLOP",
     "intensity": "FLOP per byte", "ridge": "FLOP per byte", "bytes": "bytes", "_hz": "Hz", "_len": "tokens", "_tokens": "tokens",
@@ -113,7 +122,8 @@ def schema_of(command: str, documents: Sequence[Any]) -> dict[str, Any]:
 
 def infer(values: Sequence[Any], path: str, maps: Iterable[str]) -> dict[str, Any]:
     """A schema that all `values` at `path` fulfil: the union of their types, objects with the keys of any and the required ones of all."""
-    kinds = sorted({_kind(value) for value in values} | ({"null"} if path.endswith("ci.*") else set()))
+    others = {kind for ending, more in ELSEWHERE.items() if path.endswith(ending) for kind in more}
+    kinds = sorted({_kind(value) for value in values} | others)
     found: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
     key = path.rpartition(".")[2]
     if unit := next((text for ending, text in sorted(UNITS.items(), key=lambda item: -len(item[0])) if key.endswith(ending)), ""):
