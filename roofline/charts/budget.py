@@ -102,7 +102,7 @@ def _bar(axes: Axes, height: int, plan: MemoryPlan, widest: float, *, alone: boo
             edge = middle > 0.85 * widest / 2**30
             side = "right" if edge or above["right"] <= above["left"] else "left"  # pairs stand left and right of each other
             leader = {"arrowstyle": "-", "lw": 0.5, "color": style.MUTED, "shrinkA": 0, "shrinkB": 0}
-            spot, shift = (middle, height + 0.25), (0, 8 + 13 * above[side])
+            spot, shift = (middle, height + 0.25), (4 if side == "left" else -4, 8 + 13 * above[side])
             axes.annotate(
                 f"{name} {text}", spot, shift, textcoords="offset points", ha=side, va="bottom", size=style.SMALL, arrowprops=leader
             )
