@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.batch import Array, Batch
-from roofline.dtypes import DType
+from roofline.dtypes import DType, dtype
 from roofline.ledger.ops import Op
 from roofline.ledger.parallel import Parallel
-from roofline.profiles.model import Layer, Model, MoE
+from roofline.profiles.model import Attention, Layer, Model, MoE
 
-_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+_PASSES = {"all_reduce": 2, "norm_all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
 def wire_share(name: str, ranks: int) -> float:
@@ -36,7 +36,8 @@ def layer_collectives(
     name: str, layer: Layer, count: int, model: Model, tokens: Array, parallel: Parallel, activation: DType
 ) -> Iterator[Op]:
     """After the mixer and after the feed-forward part: an all-reduce over tp; with attention data parallelism the experts'
-    tokens travel instead (dispatch and combine, each token to its top_k experts, those on the same rank free)."""
+    tokens travel instead (dispatch and combine, each token to its top_k experts, those on the same rank free). A norm over the
+    heads of all ranks adds an all-reduce of its sums of squares before the attention."""
     message = tokens * model.hidden_size * activation.bytes_per_element
     experts_travel = isinstance(layer.ffn, MoE) and parallel.dp > 1
     reduces = 0 if parallel.tp == 1 else sum(part is not None for part in (layer.mixer, layer.ffn))
@@ -44,6 +45,8 @@ def layer_collectives(
         reduces = min(reduces, 1)
     if experts_travel:
         reduces -= 1
+    if parallel.tp > 1 and isinstance(layer.mixer, Attention) and layer.mixer.qk_norm == "full":
+        yield collective("norm_all_reduce", name, count, parallel.tp, tokens * _norm_sums(layer.mixer) * dtype("fp32").bytes_per_element)
     if reduces > 0:
         yield collective("all_reduce", name, count * reduces, parallel.tp, message)
     if experts_travel and isinstance(layer.ffn, MoE):
@@ -54,6 +57,11 @@ def layer_collectives(
         else:
             yield collective("all_gather", name, count, ranks, message * parallel.dp)
             yield collective("reduce_scatter", name, count, ranks, message * parallel.dp)
+
+
+def _norm_sums(mixer: Attention) -> int:
+    """FP32 numbers per token that ranks add up for a norm over all heads: one for Q, one for K, in one message (vLLM #31493)."""
+    return 1 if mixer.shares_kv else 2
 
 
 def outer_collectives(model: Model, batch: Batch, parallel: Parallel, activation: DType, stage: int, logits: str) -> Iterator[Op]:

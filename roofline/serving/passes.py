@@ -15,6 +15,7 @@ from roofline.profiles.model import Model
 from roofline.timing.bound import op_bound_s, step_bound
 from roofline.timing.calibrated import as_run, op_times
 from roofline.timing.forms import Key
+from roofline.timing.forms.moe import SERVED
 from roofline.timing.kernels import kernel_times
 from roofline.timing.spec import device_spec
 
@@ -66,6 +67,8 @@ def price_passes(
 ) -> Passes:
     """Prices decode at the mean context (input + output/2), a mixed step and a prompt. Raises ShardError and InputError.
 
+    Experts are as unequally popular as under real prompts (forms.moe.SERVED), so a step reads fewer than under uniform routing.
+
     drafts: tokens that a step verifies beside the one it owes.
     """
     context = input_len + output_len / 2
@@ -107,7 +110,7 @@ def _kernels(
     seen = rows if attending is batch else list(_launched(model, attending, parallel, precision))
     for row, same in zip(rows, seen, strict=True):
         op = same if row.kind.endswith("attention") or row.kind == "state" else row
-        seconds = op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine).expected_s
+        seconds = op_times(op, hardware, _FUSED_ALL_REDUCE if op.name == "all_reduce" else engine, SERVED).expected_s
         if op.kind == "gemm" and op.weight_dtype in ahead:
             seconds = np.maximum(seconds - ahead[op.weight_dtype], op_bound_s(op, hardware))
         seconds = op.count * seconds

@@ -73,6 +73,7 @@ def predict_points(table: pd.DataFrame, hot: bool = False, own: Sequence[Calibra
     decode_* ones. Means over a closed loop of 10 × concurrency requests that start together, unless num_requests says otherwise.
     Rates are of all GPUs; their bound is the highest rate, and low ≤ expected ≤ high as for times. hot is ignored: a model's
     weights never fit a cache. own: blocks that go before the shipped ones. Arguments of published runs: roofline.serving.published.
+    Assumed: experts as unequally popular as with real prompts (timing.forms.moe.SERVED); the bound reads the fewest that can be.
     Not counted: tokenisation and network beyond what fitted runs had, prefix hits, transfer of KV between pools.
     """
     import pandas as pd

@@ -28,8 +28,8 @@ class Constants:
     """What an engine adds to kernels; an array has one entry per row.
 
     step_s: a + per_layer_rank_s · layers · log2(ranks) + decode_scale · (kernels without routed experts) + expert_scale · (those of
-    routed experts) + per_sequence_s · sequences. Experts have a scale of their own because real routing, less even than the
-    uniform one that the kernels are priced for, reads fewer of them. prompt_scale: of prompt kernels. per_layer_s: the least a pass
+    routed experts) + per_sequence_s · sequences. Experts have a scale of their own because kernels of their shapes were seldom measured,
+    and models differ in how evenly they route. prompt_scale: of prompt kernels. per_layer_s: the least a pass
     with a prompt takes per layer. first_s + first_steps · steps: what comes on top of queue and prefill before the first token.
     """
 

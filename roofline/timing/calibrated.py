@@ -72,9 +72,9 @@ def _joint(widths: list[Array]) -> Float:
     return np.asarray(_CORRELATION * _total(widths) + (1 - _CORRELATION) * quadrature)
 
 
-def op_times(op: Op, hardware: Hardware, software: str) -> KernelTimes:
-    """Expected time of one run of `op` with its interval; never below its hard bound."""
-    row = _row(op, hardware, software)
+def op_times(op: Op, hardware: Hardware, software: str, routing: float = UNIFORM) -> KernelTimes:
+    """Expected time of one run of `op` with its interval; never below its hard bound. routing: `alpha` of the MoE form."""
+    row = _row(op, hardware, software, routing)
     if row is None:
         guess = generic.expected_op_s(op, hardware)
         below, above = generic.SPREAD
@@ -107,16 +107,16 @@ _NCCL = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to
 _Row = tuple[str, dict[str, Array], Key]
 
 
-def _row(op: Op, hardware: Hardware, software: str) -> _Row | None:
+def _row(op: Op, hardware: Hardware, software: str, routing: float) -> _Row | None:
     """Family, columns and key of an op; None for what only the generic forms know."""
     if op.kind == "gemm" and (name := _dtype(_GEMM, op, hardware)):
         return "gemm", {"m": op.m, "n": op.n, "k": op.k}, Key(software, name, WEIGHT_ONLY if name == "w8a16" else "")
     if op.kind == "moe" and (name := _dtype(_MOE, op, hardware)):
         columns = {column: op.shape[column] for column in ("hidden", "intermediate", "matrices", "top_k", "experts", "ep")}
-        columns |= {"tokens": np.round(op.shape["tokens"]), "tp": op.shape["moe_tp"], "alpha": UNIFORM}
+        columns |= {"tokens": np.round(op.shape["tokens"]), "tp": op.shape["moe_tp"], "alpha": routing}
         return "moe", columns, Key(software, name)
     if op.kind == "collective":
-        key = Key(software, "bf16", "custom_all_reduce") if op.name == "all_reduce" else Key("nccl", "fp16", _NCCL[op.name])
+        key = Key(software, "bf16", "custom_all_reduce") if op.name.endswith("all_reduce") else Key("nccl", "fp16", _NCCL[op.name])
         return "collective", {"ranks": op.shape["ranks"], "bytes": op.shape["bytes"]}, key
     if op.kind.endswith("_attention") and op.compute in ("bf16", "fp16") and "kv_dtype" in op.shape:
         return _attention(op, software)  # indexers and compressed caches are no measured kernels

@@ -51,6 +51,19 @@ def test_collectives_of_a_layer() -> None:
     assert _layer(EXPERTS, Parallel(dp=2)) == [("all_gather", 3, 2, MESSAGE * 2), ("reduce_scatter", 3, 2, MESSAGE * 2)]
 
 
+def test_a_norm_over_the_heads_of_all_ranks_sends_its_sums_of_squares() -> None:
+    """One FP32 number per token for Q and one for K, in one message; heads that are normed alone need none."""
+
+    def attention(**changed: object) -> Layer:
+        return DENSE.model_copy(update={"mixer": Attention(heads=8, kv_heads=4, head_dim=16).model_copy(update=changed)})
+
+    sums = ("norm_all_reduce", 3, 4, 10 * 2 * 4)
+    assert _layer(attention(qk_norm="full"), Parallel(tp=4)) == [sums, ("all_reduce", 6, 4, MESSAGE)]
+    assert _layer(attention(qk_norm="full", shares_kv=True), Parallel(tp=4))[0] == ("norm_all_reduce", 3, 4, 10 * 4)
+    assert _layer(attention(qk_norm="full"), Parallel()) == []
+    assert _layer(attention(qk_norm="head"), Parallel(tp=4)) == [("all_reduce", 6, 4, MESSAGE)]
+
+
 def test_collectives_outside_of_the_layers() -> None:
     batch = Batch.prefill(2, 5)
 

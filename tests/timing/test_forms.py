@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roofline.errors import InputError
 from roofline.timing.correction import basis, log_correction
 from roofline.timing.forms import FORMS, DeviceSpec, Key, form
-from roofline.timing.forms.moe import rank_load
+from roofline.timing.forms.moe import SERVED, UNIFORM, rank_load
 from roofline.timing.forms.prefill_attention import pairs
 
 SPEC = DeviceSpec("test", "hopper", {"bf16": 1e15, "fp8": 2e15}, 3e12, 132.0, 50e6, 1.8e9, 450e9)
@@ -114,7 +114,7 @@ def test_pairs_are_those_of_a_loop(new: int, past: int, window: int) -> None:
     tokens=st.integers(1, 3000),
     top_k=st.sampled_from([1, 4, 8]),
     ep=st.sampled_from([1, 4, 16]),
-    alpha=st.sampled_from([1.01, 1.2, -1.0, 0.0]),
+    alpha=st.sampled_from([1.01, 1.2, UNIFORM, SERVED, 0.0]),
 )
 def test_the_busiest_rank_gets_at_least_an_even_share(tokens: int, top_k: int, ep: int, alpha: float) -> None:
     routed, active, *padded = rank_load(tokens, top_k, 64, ep, alpha)
@@ -127,6 +127,26 @@ def test_the_busiest_rank_gets_at_least_an_even_share(tokens: int, top_k: int, e
 def test_power_law_routing_loses_no_token() -> None:
     for tokens in (1, 3, 17, 500):
         assert rank_load(tokens, 8, 64, 1, 1.2)[0] == pytest.approx(tokens * 8)
+
+
+@pytest.mark.parametrize(("tokens", "top_k", "experts"), [(16, 4, 128), (64, 4, 128), (64, 8, 256)])
+def test_real_prompts_read_the_experts_that_one_draw_after_the_other_picks(tokens: int, top_k: int, experts: int) -> None:
+    """Every token picks top_k different experts, one after the other, each by its popularity: exp of a standard normal number."""
+    rng, distinct = np.random.default_rng(7), []
+    for _ in range(60):
+        popularity = np.exp(rng.standard_normal(experts))
+        picked = [rng.choice(experts, top_k, replace=False, p=popularity / popularity.sum()) for _ in range(tokens)]
+        distinct.append(np.unique(picked).size)
+    served, uniform = (rank_load(tokens, top_k, experts, 1, alpha)[1] for alpha in (SERVED, UNIFORM))
+    assert served == pytest.approx(np.mean(distinct), rel=0.06)
+    assert served < 0.9 * uniform
+
+
+def test_real_prompts_may_pick_every_expert() -> None:
+    for top_k in (7, 8):
+        routed, active, *_ = rank_load(1000, top_k, 8, 1, SERVED)
+        assert routed == pytest.approx(1000 * top_k, rel=0.02)
+        assert active == 8
 
 
 def test_the_residual_table_is_exact_at_its_knots_and_clamped_outside() -> None:
