@@ -20,6 +20,7 @@ from roofline.planning.max_rate import MaxRate, find_max_rate
 from roofline.serving.asked import Disaggregated, RouterName, Traffic, serve
 from roofline.serving.deployment import Deployment, typical_tokens
 from roofline.serving.export import chrome_trace, request_rows, timeline
+from roofline.serving.recorder import STALLED
 from roofline.serving.statistics import Result
 from roofline.serving.waiting import FULL_POOL, load_of
 from roofline.timing.engines import engine_step
@@ -42,8 +43,8 @@ class Found:
 
     @property
     def met(self) -> bool:
-        """Whether enough requests met the service levels (True if there are none) and none was impossible."""
-        if self.result is None:
+        """Whether enough requests met the service levels (True if there are none), none was impossible and the engine did not stop."""
+        if self.result is None or self.result.stalled:
             return False
         return not self.run.levels or float(self.result.good(self.run.levels).mean()) >= self.run.attainment
 
@@ -95,6 +96,8 @@ class Found:
             drafter = deployment.speculating.drafter
             notes.append(f"drafting for one sequence takes {1e3 * drafter.draft_time(1):.3g} ms a step; acceptance is alike everywhere")
         notes.append("outputs end at their length; tokenisation and the network are not in the times")
+        if self.result is not None and self.result.filling:
+            notes.append(f"not a steady state: {_growth(self.result.filling)}")
         if self.result is not None:
             notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
@@ -196,7 +199,11 @@ def _answer(found: Found) -> Iterator[str]:
         found_at = f"The highest rate that meets the service level for {100 * run.attainment:g} % of the requests: "
         yield found_at + f"{found.highest.request_rate:.3g} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
         if found.highest.above is not None:
-            yield f"At {found.highest.above:.3g} requests/s it is {(found.highest.missed or '').upper()} that is missed."
+            piled = "requests still pile up when the last one comes (--num-requests makes the run longer)"
+            missed = f"it is {found.highest.missed.upper()} that is missed" if found.highest.missed else piled
+            yield f"At {found.highest.above:.3g} requests/s {missed}."
+    if result.stalled:
+        yield f"{result.stalled:,} of {data['requests']:,} requests never end: {STALLED}."
     rate = data["requests_per_s"]
     if rate is None:
         yield "Not one request could be served."
@@ -204,6 +211,16 @@ def _answer(found: Found) -> Iterator[str]:
     yield (
         f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {rate:.3g} requests/s, "
         f"{data['output_tokens_per_s']:,.0f} output tokens/s, {data['mean_in_system']:.3g} in the system on average."
+    )
+    if result.filling:
+        yield f"This is no steady state: {_growth(result.filling)}."
+
+
+def _growth(filling: tuple[float, float]) -> str:
+    early, late = (f"{count:.0f}" for count in filling)
+    return (
+        f"{early} requests were in the system in the second quarter of the arrivals and {late} in the last; "
+        "more requests (--num-requests) would wait longer"
     )
 
 

@@ -156,6 +156,8 @@ def demonstrate(window_s: float, say: Callable[[str], None]) -> tuple[Outcome, l
     say(f"serving {MODEL} on the CPU; a ladder of {', '.join(map(str, LADDER))} streams finds its knee")
     with server(HEALTHY.server) as url:
         outcome = find_knee(url)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
         say(f"{HEALTHY.title}: {HEALTHY.about}")
         findings = [examine(HEALTHY, url, window_s)]
     _tell(findings[-1], say)

@@ -126,6 +126,7 @@ class _Pools:
             self.recorder.cached_tokens[index] = cached
             self.recorder.scheduled_s[index] = self._prompts.scheduled_s[index]
             self.recorder.preemptions[index] += self._prompts.preemptions[index]
+        self.recorder.close()
 
     def _later(self, time: float, action: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), action))

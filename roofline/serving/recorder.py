@@ -14,6 +14,8 @@ STRETCH_FIELDS = ("start_s", "end_s", "steps", "decodes", "prefill_tokens", "run
 gap_row = Struct(f"{len(GAP_FIELDS)}d").pack  # appended with array.frombytes, which is twice as fast as extending by a tuple
 stretch_row = Struct(f"{len(STRETCH_FIELDS)}d").pack
 
+STALLED = "the engine stopped with it: requests that hold KV blocks and those that need them wait for each other; give more KV"
+
 
 class Recorder:
     """Columns by request index, and two flat logs whose rows have GAP_FIELDS and STRETCH_FIELDS.
@@ -43,6 +45,12 @@ class Recorder:
         self.cached_tokens[index] += request.num_cached_tokens
         self.generated_tokens[index] = request.num_tokens - request.num_prompt_tokens
         self.preemptions[index] += request.num_preemptions
+
+    def close(self) -> None:
+        """Nothing happens any more: who was neither served nor rejected counts as rejected, with the reason STALLED."""
+        for index, end in enumerate(self.end_s):
+            if isnan(end) and index not in self.rejected:
+                self.rejected[index] = STALLED
 
     def emit(self, requests: list[Request], time: float) -> None:
         """Each of the requests emitted at `time`, the first time or after its own last time."""

@@ -67,6 +67,7 @@ def simulate_replicas(
         raise InputError(f"{len(instances)} replicas need a router")
     with rare_collections():
         _serve(workload, instances, router, recorder)
+    recorder.close()
     return Result(workload, recorder, thread_time() - began)
 
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.errors import InputError
-from roofline.serving.recorder import GAP_FIELDS, STRETCH_FIELDS, Recorder
+from roofline.serving.recorder import GAP_FIELDS, STALLED, STRETCH_FIELDS, Recorder
 from roofline.serving.workloads import Workload
 
 Floats = NDArray[np.float64]
 SERVICE_LEVELS = ("ttft", "tpot", "e2el")
+_FEW = 40  # requests that say nothing about a trend
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Result:
         """Who was served to the end."""
         return ~np.isnan(self.ended_s)
 
+    @property
+    def stalled(self) -> int:
+        """Requests that were accepted and never ended, because the engine had stopped."""
+        return sum(reason == STALLED for reason in self.recorder.rejected.values())
+
     @cached_property
     def output_tokens(self) -> NDArray[np.int64]:
         """Tokens that each request generated."""
@@ -103,6 +109,27 @@ class Result:
     def mean_in_system(self) -> float:
         """Requests in the system, averaged over the makespan (Little: throughput · mean latency)."""
         return float(np.nansum(self.e2el_s)) / self.makespan_s if self.makespan_s else 0.0
+
+    def in_system(self, begin_s: float, end_s: float) -> float:
+        """Requests in the system, averaged over a stretch of time; those that were rejected are in none."""
+        inside = np.minimum(self.ended_s, end_s) - np.maximum(self.sent_s, begin_s)
+        return float(np.nansum(np.maximum(inside, 0.0))) / (end_s - begin_s)
+
+    @cached_property
+    def filling(self) -> tuple[float, float] | None:
+        """Requests in the system in the second and in the last quarter of the time in which requests were sent, if they still grew.
+
+        None where they did not grow by more than chance has it (a quarter and two square roots), where each request waits for the
+        end of another, and below 40 requests.
+        """
+        if self.workload.reactive or len(self.workload) < _FEW:
+            return None
+        begin, end = float(np.nanmin(self.sent_s)), float(np.nanmax(self.sent_s))
+        if end <= begin:
+            return None
+        quarter = (end - begin) / 4
+        early, late = self.in_system(begin + quarter, begin + 2 * quarter), self.in_system(end - quarter, end)
+        return (early, late) if late > 1.25 * early + 2 * early**0.5 + 1 else None
 
     @property
     def itl(self) -> Summary:

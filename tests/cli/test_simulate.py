@@ -47,7 +47,7 @@ def test_the_band_and_the_highest_rate(cli: Cli) -> None:
     found = cli(*ASK, *SMALL, "--band", "--json").json
     low, high = (found["band"][end]["tpot_s"]["mean"] for end in ("low", "high"))
     assert low < found["tpot_s"]["mean"] < high
-    rate = cli(*ASK, "--find-max-rate", "--goodput", "tpot:20", "--num-requests", "100", "--json").json["max_rate"]
+    rate = cli(*ASK, "--find-max-rate", "--goodput", "tpot:20", "--num-requests", "300", "--json").json["max_rate"]
     assert rate["requests_per_s"] < rate["missed_at_requests_per_s"]
     assert rate["missed_above"] == "tpot"
 
@@ -177,3 +177,21 @@ def test_a_sweep_from_a_file(cli: Cli, tmp_path: Path) -> None:
     assert len(list(csv.DictReader(cli("sweep", spec, "--csv").out.splitlines()))) == 2
     spec.write_text("axes:\n  model: llama-3.1-8b\n  hardware: h100-sxm\n  speed: 3\n")
     assert "s.yaml:4:axes.speed" in refused(cli, "sweep", spec)
+
+
+def test_an_engine_that_stops_is_no_answer(cli: Cli) -> None:
+    """Two pools, one place and few blocks: requests that hold KV and those that need it wait for each other."""
+    options = "--disaggregated 1:1 --kv-blocks 20 --max-num-seqs 1 --request-rate 40 --num-requests 60 --input-len 60 --output-len 64"
+    done = cli("simulate", "llama-3.1-8b", "-H", "h100-sxm", *options.split())
+    assert done.code == 3
+    assert "requests never end" in done.out
+    found = json.loads(cli("simulate", "llama-3.1-8b", "-H", "h100-sxm", *options.split(), "--json").out)
+    assert found["meets_goodput"] is False
+    assert found["requests_completed"] + found["requests_rejected"] == found["requests"] == 60
+
+
+def test_a_run_too_short_for_its_rate_says_so(cli: Cli) -> None:
+    """Three times what the server carries: every request waits longer than the one before."""
+    options = ("-H", "h100-sxm", "--num-requests", "200", "--input-len", "2048", "--output-len", "256")
+    assert "This is no steady state: " in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "100").out
+    assert "no steady state" not in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "2").out
