@@ -60,7 +60,8 @@ def search_blocks(found: Search, usd_per_gpu_hour: float | None, load: Load) -> 
     page: list[Block] = [Heading("The fewest GPUs for the load, simulated")]
     best = found.best
     if best is None:
-        page.append(Paragraph("No layout meets the load:"))
+        none = "No layout meets the load:" if found.trials else "No layout meets the load: it takes more GPUs than any that is tried has."
+        page.append(Paragraph(none))
     else:
         mode = f"{best.prefill} prefill and {best.replicas - best.prefill} decode servers" if best.prefill else "mixed servers"
         text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}: {best.layout}, {mode}, {best.max_num_batched_tokens:,} tokens per step."
