@@ -18,7 +18,8 @@ from roofline.profiles.model import Model
 
 @dataclass(frozen=True)
 class Gain:
-    """What one change buys: tokens and sequences (of `length` tokens) of one replica after it, and the difference to before."""
+    """What one change buys: tokens of one replica's cache after it, sequences (of `length` tokens) that it can run then, which is what
+    memory holds and at most the engine's cap of that row, and the differences to before."""
 
     knob: str
     change: str
@@ -66,7 +67,7 @@ def knob_gains(
 
 
 def _gain(knob: str, change: str, before: MemoryPlan, after: MemoryPlan, length: int, counted: int) -> Gain:
-    sequences = after.max_sequences(counted)
+    sequences = _runnable(after, counted)
     return Gain(
         knob=knob,
         change=change,
@@ -74,9 +75,13 @@ def _gain(knob: str, change: str, before: MemoryPlan, after: MemoryPlan, length:
         kv_tokens=after.kv_tokens_total,
         kv_tokens_gained=after.kv_tokens_total - before.kv_tokens_total,
         sequences=sequences,
-        sequences_gained=sequences - before.max_sequences(length),
+        sequences_gained=sequences - _runnable(before, length),
         fits=after.fits,
     )
+
+
+def _runnable(plan: MemoryPlan, length: int) -> int:
+    return min(plan.max_sequences(length), plan.settings.max_num_seqs * plan.parallel.dp)
 
 
 _Knob = tuple[str, str, Parallel, Precision, dict[str, Any], int]

@@ -78,7 +78,7 @@ def diagnose(
         raise InputError("--model and --hardware go together: the plan needs both")
     seen, notes = sources.observe(source or [], interval)
     seen.update(_given(observed or []))
-    expected = None
+    expected, unplanned = None, None
     if model:
         setup = Setup(
             load_model(model), load_hardware(hardware), Parallel(tp=tp, pp=pp, ep=ep, dp=dp), Precision(weights=weights, kv=kv_dtype),
@@ -86,15 +86,17 @@ def diagnose(
         )  # fmt: skip
         expected = expectation.expect(setup, seen)
         if expected is None:
-            notes.append(f"the plan was not set beside; {expectation.lacking(seen)}")
+            unplanned = expectation.lacking(seen)
+            notes.append(f"the plan was not set beside; {unplanned}")
         else:
             seen.update(expectation.beside(expected, seen))
+            unplanned = "" if "tpot_over_expected" in seen else "no TPOT was observed (tpot_s)"
     found = rank(seen, complaint.labels if complaint else ())
     bought = {cause.label: expectation.gains(cause.label, expected, seen) for cause in found.causes[:3]} if expected else {}
     inputs = {"source": source or [], "symptom": symptom_name or None, "observe": observed or [], "model": model or None,
               "hardware": hardware or None}  # fmt: skip
-    page = diagnose_page.page(found, seen, complaint, bought, notes)
-    data = _document(found, seen, complaint, bought) | {"notes": [*notes, *diagnose_page.remarks(seen)]}
+    page = diagnose_page.page(found, seen, complaint, bought, notes, unplanned)
+    data = _document(found, seen, complaint, bought, unplanned) | {"notes": [*notes, *diagnose_page.remarks(seen)]}
     code = 4 if seen.says("client_trustworthy", value=False) else 0
     assumptions = expected.assumptions if expected else ()
     emit(Answer("diagnose", inputs, data, diagnose_page.table(found), page, assumptions, code), **form)  # type: ignore[arg-type]
@@ -110,7 +112,9 @@ def _given(words: list[str]) -> Observations:
     return seen
 
 
-def _document(found: Diagnosis, seen: Observations, complaint: Symptom | None, bought: dict[str, list[str]]) -> dict[str, Any]:
+def _document(
+    found: Diagnosis, seen: Observations, complaint: Symptom | None, bought: dict[str, list[str]], unplanned: str | None
+) -> dict[str, Any]:
     """The keys of `diagnose --json`."""
     return {
         "verdict": found.verdict,
@@ -122,7 +126,7 @@ def _document(found: Diagnosis, seen: Observations, complaint: Symptom | None, b
                 "confidence": cause.confidence,
                 "evidence_for": [asdict(each) for each in cause.supporting],
                 "evidence_against": [asdict(each) for each in cause.opposing],
-                "tell_apart": cause.rule.apart,
+                "tell_apart": diagnose_page.tell_apart(cause.rule, unplanned),
                 "next_check": cause.rule.check,
                 "knob": cause.rule.knob,
                 "predicted": bought.get(cause.label, []),

@@ -150,11 +150,13 @@ def _labels(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Window:
-    """What happened between two scrapes. resets: series that fell, whose later value is then the increase."""
+    """What happened between two scrapes. resets: series that fell, whose later value is then the increase; rises: counters
+    and histograms that rose."""
 
     before: Scrape
     after: Scrape
     resets: int
+    rises: int
     increases: dict[str, float]
     histograms: dict[str, Histogram]
 
@@ -165,13 +167,14 @@ class Window:
 
 def difference(before: Scrape, after: Scrape) -> Window:
     """Increases of every plain sample and histogram, summed over engines. An engine that is new counts from zero."""
-    resets, increases = 0, {}
+    resets, rises, increases = 0, 0, {}
     for name, series in after.values.items():
         total = 0.0
         for engine, value in series.items():
             past = before.values.get(name, {}).get(engine, 0.0)
             fell = value < past
             resets += fell and name.endswith("_total")
+            rises += value > past and name.endswith("_total")
             total += value if fell else value - past
         increases[name] = total
     histograms = {}
@@ -181,9 +184,10 @@ def difference(before: Scrape, after: Scrape) -> Window:
             past_histogram = before.histograms.get(family, {}).get(engine, Histogram())
             fell = histogram.count < past_histogram.count
             resets += fell
+            rises += histogram.count > past_histogram.count
             whole = whole.plus(histogram if fell else _minus(histogram, past_histogram))
         histograms[family] = whole
-    return Window(before, after, resets, increases, histograms)
+    return Window(before, after, resets, rises, increases, histograms)
 
 
 def _minus(after: Histogram, before: Histogram) -> Histogram:

@@ -75,6 +75,7 @@ def observe(before: Scrape, after: Scrape, interval_s: float | None = None) -> O
         seen.add("prefix_caching", config["enable_prefix_caching"] == "True", CONFIG)
     if window.resets:
         seen.add("engine_restarts", float(window.resets), "counters that fell")
+        seen.add("all_counters_fell", window.rises == 0, "counters that fell and rose")
     return seen
 
 
@@ -145,15 +146,20 @@ def _times(window: Window, seen: Observations) -> None:
             continue
         histogram = window.histograms[name]
         means[key] = histogram.mean
-        seen.add("step_tokens" if key == "step_tokens" else f"{key}_s", max(0.0, histogram.mean), name)
+        seen.add("step_tokens" if key == "step_tokens" else f"{key}_s", _not_below_zero(histogram.mean), name)
         for percentile, fact in ((50, "itl_p50_s"), (99, "itl_p99_s"), (99, "ttft_p99_s"), (99, "step_tokens_p99")):
             if fact.startswith(f"{key}_p"):
                 seen.add(fact, *_quantile(histogram, percentile, name))
-        if key == "itl":
+        if key == "itl" and histogram.count > 0:
             stall_s = max(_STALL_S, _STALL_MEDIANS * histogram.quantile(0.5)[0])
             seen.add("stalls_per_request", histogram.above(stall_s) / max(1.0, seen.number("requests_finished")), name)
     ttft, queue, prefill = (means.get(key, math.nan) for key in ("ttft", "queue", "prefill"))
-    seen.add("api_gap_s", max(0.0, round(ttft - queue - prefill, 6)), "TTFT − queue − prefill")
+    seen.add("api_gap_s", _not_below_zero(round(ttft - queue - prefill, 6)), "TTFT − queue − prefill")
+
+
+def _not_below_zero(value: float) -> float:
+    """NaN, the mean of nothing, stays NaN: max(0, NaN) would make it 0."""
+    return value if math.isnan(value) else max(0.0, value)
 
 
 def _quantile(histogram: Histogram, percentile: int, name: str) -> tuple[float, str]:

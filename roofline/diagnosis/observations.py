@@ -25,6 +25,7 @@ VOCABULARY: dict[str, tuple[str, str]] = {
     "engines": ("1", "data-parallel engines"),
     "engine_imbalance": ("×", "busiest engine over the mean, by running and waiting requests"),
     "engine_restarts": ("1", "counters that fell"),
+    "all_counters_fell": ("yes/no", "no counter rose beside those that fell, as in pages in the wrong order"),
     "max_num_seqs": ("1", "the engine's cap of running sequences"),
     "state_slots": ("1", "sequences for which the engine has state slots (Mamba, linear attention)"),
     "chunk_tokens": ("tok", "token budget of a step (max_num_batched_tokens, chunked prefill size, -b)"),

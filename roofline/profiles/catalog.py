@@ -178,4 +178,6 @@ def _candidates(shelf: Shelf, text: str, wanted: str, found: list[str], known: d
     inside = [stem for stem in known if wanted in normal(stem)]
     hint = f"did you mean {' or '.join(map(repr, inside[:6]))}?" if inside else yamlfile.nearest(text.lower(), list(known))
     nowhere = ", and there is no such file or folder" if os.sep in text else ""
+    if shelf is HARDWARE and wanted == "cpu":
+        hint = "measure this machine: `roofline bench all --profile this-machine.yaml`, then -H this-machine.yaml;"
     return f"unknown {shelf.noun} {text!r}{nowhere}; {hint} `{shelf.option}` shows all; the path of {shelf.paths} works too"

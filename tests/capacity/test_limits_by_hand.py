@@ -77,7 +77,9 @@ def test_knobs_turn_what_they_name() -> None:
         after = memory_plan(model, device(8e9), **options)
         assert gains[change].kv_tokens == after.kv_tokens
         assert gains[change].kv_tokens_gained == after.kv_tokens - before.kv_tokens > 0
-        assert gains[change].sequences_gained == after.max_sequences(100) - before.max_sequences(100) > 0
+        assert after.max_sequences(100) > before.max_sequences(100) > 256
+        assert gains[change].sequences == options.get("max_num_seqs", 256)
+        assert gains[change].sequences_gained == options.get("max_num_seqs", 256) - 256
     for change in ("fp8", "int4"):
         after = memory_plan(model, device(8e9), precision=Precision(weights=change))
         assert gains[f"{change} weights"].kv_tokens == after.kv_tokens > before.kv_tokens

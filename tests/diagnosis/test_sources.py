@@ -206,5 +206,104 @@ def test_restarts_and_imbalance_are_said(cli: Cli, tmp_path: Path) -> None:
         busy = "".join(f'vllm:num_requests_running{{engine="{i}"}} {n}\n' for i, n in enumerate((40, 2)))
         (tmp_path / f"{number}.prom").write_text(f"{busy}vllm:prompt_tokens_total {tokens}\n")
     notes = cli("diagnose", tmp_path / "0.prom", tmp_path / "1.prom", "--json").json["notes"]
-    assert any("restarted" in note for note in notes)
+    assert notes[0].startswith("every counter fell between the two pages: the pages are in the wrong order: the earlier one first")
+    assert "restarted" in notes[0]
     assert any("1.9 × the mean" in note for note in notes)
+
+
+def test_some_counters_that_fall_are_a_restart_first(cli: Cli, tmp_path: Path) -> None:
+    for number, (prompts, made) in enumerate(((900, 10), (100, 30))):
+        counters = f"vllm:prompt_tokens_total {prompts}\nvllm:generation_tokens_total {made}\n"
+        (tmp_path / f"{number}.prom").write_text(f"vllm:num_requests_running 4\n{counters}")
+    notes = cli("diagnose", tmp_path / "0.prom", tmp_path / "1.prom", "--json").json["notes"]
+    assert notes[0].startswith("counters fell between the two pages: an engine was restarted")
+    assert "wrong order: the earlier one first" in notes[0]
+
+
+def test_saved_pages_in_the_wrong_order(cli: Cli) -> None:
+    earlier, later = pair("kv_pressure")
+    assert "wrong order" not in " ".join(cli("diagnose", earlier, later, "--json").json["notes"])
+    assert cli("diagnose", later, earlier, "--json").json["notes"][0].startswith("every counter fell")
+
+
+IDLE = """\
+vllm:num_requests_running 0
+vllm:num_requests_waiting 0
+vllm:kv_cache_usage_perc 0
+vllm:num_preemptions_total 0
+vllm:request_success_total {ended}
+vllm:generation_tokens_total {made}
+vllm:request_queue_time_seconds_sum 1.0
+vllm:request_queue_time_seconds_count {ended}
+vllm:iteration_tokens_total_sum {made}
+vllm:iteration_tokens_total_count {made}
+vllm:inter_token_latency_seconds_bucket{{le="0.1"}} {made}
+vllm:inter_token_latency_seconds_sum {made}
+vllm:inter_token_latency_seconds_count {made}
+"""
+
+
+def idle_pages(folder: Path, ended: int, made: int) -> list[Path]:
+    """Two readings with nothing running at either; between them `ended` requests came and went with `made` tokens in all."""
+    files = [folder / f"{number}.prom" for number in (0, 1)]
+    for file, more in zip(files, (0, 1), strict=True):
+        file.write_text(IDLE.format(ended=5 + more * ended, made=50 + more * made))
+    return files
+
+
+def test_no_traffic_is_nothing_to_judge(cli: Cli, tmp_path: Path) -> None:
+    files = idle_pages(tmp_path, 0, 0)
+    found = cli("diagnose", *files, "--json").json
+    assert (found["verdict"], found["causes"][0]["label"]) == ("healthy", "NONE")
+    assert found["notes"] == ["no traffic between the two readings: nothing to judge; take both while the load runs"]
+    assert not {"queue_s", "step_tokens", "api_gap_s", "stalls_per_request", "itl_s"} & found["observations"].keys()
+    page = cli("diagnose", *files).out
+    assert page.startswith("No traffic between the two readings: nothing to judge.")
+    assert "keeps up" not in page
+
+
+def test_gauges_of_an_idle_moment_are_pointed_out(cli: Cli, tmp_path: Path) -> None:
+    found = cli("diagnose", *idle_pages(tmp_path, 3, 30), "--json").json
+    assert found["notes"] == [
+        "at both readings nothing ran: gauges (running, waiting, kv_usage) are of an idle moment; save both pages while the load runs"
+    ]
+    assert found["observations"]["step_tokens"]["value"] == 1
+
+
+HOST_ALONE = ("--observe", "running=2", "--observe", "cuda_graph=no", "--observe", "tpot_s=0.5")
+PLANNED = ("--model", "llama-3.2-1b", "-H", "h100-sxm")
+LENGTHS = ("--observe", "prompt_length=100", "--observe", "output_length=20")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "; the plan tells the roof from overhead: give --model NAME -H DEVICE"),
+        (PLANNED, "was not set beside: not known: how long requests are"),
+        ((*PLANNED, *LENGTHS), ""),
+    ],
+)
+def test_who_gave_a_model_is_not_asked_for_one(cli: Cli, more: tuple[str, ...], says: str) -> None:
+    found = cli("diagnose", *HOST_ALONE, *more, "--json").json
+    (host,) = (cause for cause in found["causes"] if cause["label"] == "HOST")
+    roof, _, rest = host["tell_apart"].partition(" is as slow")
+    assert roof == "a large model at its memory roof"
+    assert says in rest
+    assert bool(rest) == bool(says)
+    assert ("give --model" in rest) == (not more)
+
+
+def test_far_above_the_plan_the_device_is_questioned(cli: Cli) -> None:
+    found = cli("diagnose", *HOST_ALONE, *PLANNED, *LENGTHS, "--json").json
+    ratio = found["observations"]["tpot_over_expected"]["value"]
+    assert ratio > 100
+    shown = f"{round(ratio, -1):.0f} ×"
+    assert found["notes"] == [f"TPOT is {shown} the plan: is the device or model given the right one?"]
+    (host,) = (cause for cause in found["causes"] if cause["label"] == "HOST")
+    assert any(each["text"].startswith(f"TPOT is {shown} what kernels") for each in host["evidence_for"])
+
+
+def test_nothing_that_stands_out_is_no_suspect(cli: Cli) -> None:
+    done = cli("diagnose", "--observe", "running=30", "--observe", "waiting=0")
+    assert done.out.startswith("Not enough evidence for a cause; nothing stands out (")
+    assert "suspect" not in done.out

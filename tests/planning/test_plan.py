@@ -77,6 +77,18 @@ def test_the_plan_of_the_readme() -> None:
     assert document["decode"]["time_s"]["bound"] <= document["decode"]["time_s"]["expected"]
 
 
+def test_no_change_promises_more_sequences_than_its_cap() -> None:
+    """Short sequences: memory holds thousands, the engine runs 1,024 at most per data-parallel rank, and half of that in one row."""
+    plan = make_plan(SETUP, Load(80, 20), max_num_seqs=1024)
+    assert plan.memory.max_sequences(100) > 2 * 1024
+    gains = {gain["knob"]: gain for gain in plan_document(plan)["knobs"]}
+    caps = {knob: {"dp": 2048, "max_num_seqs": 512}.get(knob, 1024) for knob in gains}
+    assert len(caps) > 5
+    assert {knob: gain["sequences"] for knob, gain in gains.items()} == caps
+    assert {knob: gain["sequences_gained"] for knob, gain in gains.items()} == {knob: cap - 1024 for knob, cap in caps.items()}
+    assert gains["kv_dtype"]["kv_tokens_gained"] > 100_000
+
+
 def test_70b_does_not_fit_one_gpu_and_says_by_how_much() -> None:
     plan = make_plan(Setup(load_model("llama-3.1-70b"), load_hardware("h100-sxm")), Load())
     assert not plan.fits

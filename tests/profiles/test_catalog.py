@@ -86,6 +86,11 @@ def test_an_unknown_name_gets_close_matches(name: str, near: str) -> None:
         catalog.load_hardware(name)
 
 
+def test_a_cpu_is_measured_not_looked_up() -> None:
+    with pytest.raises(UnknownNameError, match=r"bench all --profile this-machine\.yaml`, then -H this-machine\.yaml"):
+        catalog.load_hardware("CPU")
+
+
 @pytest.mark.parametrize("name", ["", "   ", "-", "nothing like it at all", "日本"])
 def test_nonsense_is_refused_with_the_way_to_the_list(name: str) -> None:
     with pytest.raises(UnknownNameError, match="hardware list"):

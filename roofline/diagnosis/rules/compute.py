@@ -6,21 +6,24 @@ from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule
+from roofline.units import significant
 
 
 def _compute_bound(seen: Observations) -> Iterator[Evidence]:
     n = seen.number
     small, large, prefill, decode = n("speedup_small_batch"), n("speedup_large_batch"), n("prefill_speedup"), n("decode_speedup")
     if small > 1 and large <= 1:
-        yield Evidence(DECISIVE, f"{small:.2g} × as fast at a small batch, {large:.2g} × at a large one")
+        yield Evidence(DECISIVE, f"{significant(small, 2)} × as fast at a small batch, {significant(large, 2)} × at a large one")
     elif large < 1:
-        yield Evidence(STRONG, f"{large:.2g} × as fast at a large batch, where the matrices are bound by compute")
+        yield Evidence(STRONG, f"{significant(large, 2)} × as fast at a large batch, where the matrices are bound by compute")
     if prefill < 1 < decode:
-        yield Evidence(STRONG, f"decode {decode:.2g} × as fast, prefill {prefill:.2g} ×: bytes are saved, FLOPs are not")
+        yield Evidence(
+            STRONG, f"decode {significant(decode, 2)} × as fast, prefill {significant(prefill, 2)} ×: bytes are saved, FLOPs are not"
+        )
     if "kernel_speedup" in seen:
         yield Evidence(-STRONG, "a single kernel is slow by itself")
     if n("prefill_speedup_second_format") > 1.1:
-        yield Evidence(-STRONG, f"another quantised format makes prefill {n('prefill_speedup_second_format'):.2g} × as fast")
+        yield Evidence(-STRONG, f"another quantised format makes prefill {significant(n('prefill_speedup_second_format'), 2)} × as fast")
 
 
 def _kernel(seen: Observations) -> Iterator[Evidence]:
@@ -29,14 +32,16 @@ def _kernel(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(DECISIVE, f"the kernel takes {1 / n('kernel_speedup'):.2f} × the time of the usual format's, same shape")
     if n("prefill_speedup") < 0.95 and n("prefill_speedup_second_format") > 1.1:
         yield Evidence(
-            DECISIVE, f"one format makes prefill {n('prefill_speedup'):.2g} ×, another {n('prefill_speedup_second_format'):.2g} × as fast"
+            DECISIVE,
+            f"one format makes prefill {significant(n('prefill_speedup'), 2)} ×, "
+            f"another {significant(n('prefill_speedup_second_format'), 2)} × as fast",
         )
     if n("speedup_small_batch") < 0.95:
-        yield Evidence(SOME, f"even at a small batch it is {n('speedup_small_batch'):.2g} × as fast")
+        yield Evidence(SOME, f"even at a small batch it is {significant(n('speedup_small_batch'), 2)} × as fast")
     if n("tpot_over_expected") > 2 and n("running") > 16:
-        yield Evidence(SOME, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one at {n('running'):.0f} running")
+        yield Evidence(SOME, f"TPOT is {significant(n('tpot_over_expected'), 2)} × the planned one at {n('running'):.0f} running")
     if n("prefill_over_expected") > 2 and n("queue_s") < n("prefill_s"):
-        yield Evidence(SOME, f"prefill takes {n('prefill_over_expected'):.2g} × the planned time")
+        yield Evidence(SOME, f"prefill takes {significant(n('prefill_over_expected'), 2)} × the planned time")
 
 
 def _prefix(seen: Observations) -> Iterator[Evidence]:

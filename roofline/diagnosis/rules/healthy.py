@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
-from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, compared, crowds, waits_little, waits_long
+from roofline.diagnosis.rules.rule import (
+    DECISIVE,
+    SOME,
+    STRONG,
+    WEAK,
+    Evidence,
+    Rule,
+    compared,
+    crowds,
+    no_traffic,
+    waits_little,
+    waits_long,
+)
+from roofline.units import significant
 
 
 def _healthy(seen: Observations) -> Iterator[Evidence]:
     n = seen.number
     running, waiting, lost = n("running"), n("waiting"), n("preemptions")
     if running == 0 and waiting == 0:
-        yield Evidence(STRONG, "nothing runs and nothing waits: the client is the limit")
+        what = "no traffic between the two readings" if no_traffic(seen) else "nothing runs and nothing waits: the client is the limit"
+        yield Evidence(STRONG, what)
     if waiting <= max(1.0, 0.05 * running):
         yield Evidence(SOME, f"{waiting:.0f} wait beside {running:.0f} that run")
     elif waiting > 0.1 * running:
@@ -30,11 +44,13 @@ def _healthy(seen: Observations) -> Iterator[Evidence]:
     if n("stalls_per_request") < 0.1:
         yield Evidence(WEAK, "streams do not stall")
     elif n("stalls_per_request") >= 0.1:
-        yield Evidence(-STRONG if n("stalls_per_request") >= 0.25 else -SOME, f"{n('stalls_per_request'):.2g} stalls in each request")
+        yield Evidence(
+            -STRONG if n("stalls_per_request") >= 0.25 else -SOME, f"{significant(n('stalls_per_request'), 2)} stalls in each request"
+        )
     if n("tpot_over_expected") < 1.3:
-        yield Evidence(STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
+        yield Evidence(STRONG, f"TPOT is {significant(n('tpot_over_expected'), 2)} × the planned one")
     elif n("tpot_over_expected") > 1.5:
-        yield Evidence(-STRONG, f"TPOT is {n('tpot_over_expected'):.2g} × the planned one")
+        yield Evidence(-STRONG, f"TPOT is {significant(n('tpot_over_expected'), 2)} × the planned one")
     if n("running") <= 4 and n("itl_s") >= 0.010 and "tpot_over_expected" not in seen:
         yield Evidence(-STRONG - SOME, "the step is hardly filled, and without a plan nobody knows whether its time is the roof")
     if seen.text("pattern") == "steady":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, WEAK, Evidence, Rule, crowds, prompt_per_output, waits_little, waits_long
+from roofline.units import significant
 
 _PREFILL_HEAVY = 15.0
 _LIGHT_STEP = 512
@@ -26,7 +27,7 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
     if ratio > _PREFILL_HEAVY and not waiting < 1 and not n("step_tokens") < _LIGHT_STEP:
         yield Evidence(STRONG, f"{ratio:.0f} prompt tokens for each generated one: the work is prefill")
     elif ratio < 4 and "queue_s" in seen:
-        yield Evidence(-WEAK, f"only {ratio:.2g} prompt tokens for each generated one")
+        yield Evidence(-WEAK, f"only {significant(ratio, 2)} prompt tokens for each generated one")
     if n("step_tokens") > 0.8 * n("chunk_tokens"):
         yield Evidence(STRONG, f"steps are full: {n('step_tokens'):.0f} tokens of a budget of {n('chunk_tokens'):.0f}")
     elif n("step_tokens") > 2000:
@@ -39,7 +40,9 @@ def _prefill_queue(seen: Observations) -> Iterator[Evidence]:
         yield Evidence(SOME, f"{queue / ttft:.0%} of TTFT is waiting")
     if n("ttft_growth") > 3 and n("ttft_growth") > 2 * n("tpot_growth"):
         even = n("tpot_growth") < _SAME
-        yield Evidence(WEAK if even else SOME, f"with load TTFT grows {n('ttft_growth'):.2g} ×, TPOT {n('tpot_growth'):.2g} ×")
+        yield Evidence(
+            WEAK if even else SOME, f"with load TTFT grows {significant(n('ttft_growth'), 2)} ×, TPOT {significant(n('tpot_growth'), 2)} ×"
+        )
     if seen.text("pattern") in ("queue-grows", "overload"):
         yield Evidence(STRONG, "requests that come later wait longer: more arrives than is served")
     yield from _not_waiting(seen)
@@ -66,7 +69,9 @@ def _cap(seen: Observations) -> Iterator[Evidence]:
             DECISIVE + SOME, f"max_num_seqs {n('max_num_seqs'):.0f} is more than the {n('state_slots'):.0f} state slots that there are"
         )
     if n("ttft_growth") > 3 and n("tpot_growth") < _SAME:
-        yield Evidence(SOME, f"TTFT grows {n('ttft_growth'):.2g} × and TPOT stays: no more run than before, the rest wait for a place")
+        yield Evidence(
+            SOME, f"TTFT grows {significant(n('ttft_growth'), 2)} × and TPOT stays: no more run than before, the rest wait for a place"
+        )
     if waiting >= 1 and kv < 0.9:
         flat = abs(running - n("running_before")) <= max(1.0, 0.02 * running)
         if running >= n("max_num_seqs"):
@@ -95,7 +100,7 @@ def _unbatched(seen: Observations) -> Iterator[Evidence]:
     if asked >= 4 and gain < 1.3:
         yield Evidence(DECISIVE, f"{asked:.0f} streams get {gain:.2f} × the answers of one")
     elif gain > 2:
-        yield Evidence(-STRONG, f"{asked:.0f} streams get {gain:.2g} × the answers of one")
+        yield Evidence(-STRONG, f"{asked:.0f} streams get {significant(gain, 2)} × the answers of one")
     if n("running") <= 1 and asked >= 4:
         yield Evidence(STRONG, f"{n('running'):.0f} runs while the client means {asked:.0f} in flight")
     if n("running") == 1 and n("waiting") >= 1 and n("kv_usage") < 0.9:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roofline.diagnosis.observations import Observations
 from roofline.diagnosis.rules.rule import DECISIVE, SOME, STRONG, Evidence, Rule
+from roofline.units import significant
 
 _LOGIT_BYTES = 4
 _MiB = 2**20
@@ -61,10 +62,13 @@ def _activation(seen: Observations) -> Iterator[Evidence]:
     if n("activation_bytes") > n("kv_pool_bytes"):
         yield Evidence(
             STRONG,
-            f"start-up set {n('activation_bytes') / 2**30:.3g} GiB aside for activations and {n('kv_pool_bytes') / 2**30:.3g} for KV",
+            f"start-up set {significant(n('activation_bytes') / 2**30)} GiB aside for activations "
+            f"and {significant(n('kv_pool_bytes') / 2**30)} for KV",
         )
     if n("activation_bytes_limited") < 0.7 * n("activation_bytes"):
-        yield Evidence(STRONG, f"with inputs limited it is {n('activation_bytes_limited') / 2**30:.3g} GiB: the profile of the worst case")
+        yield Evidence(
+            STRONG, f"with inputs limited it is {significant(n('activation_bytes_limited') / 2**30)} GiB: the profile of the worst case"
+        )
 
 
 def _fixed(seen: Observations) -> Iterator[Evidence]:

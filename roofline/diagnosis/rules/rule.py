@@ -24,7 +24,7 @@ Weigh = Callable[[Observations], Iterator[Evidence]]
 @dataclass(frozen=True)
 class Rule:
     """A cause. title: what is the matter, as a sentence's subject; apart: what would tell it from causes that look alike;
-    check: what to look at next; knob: what to change."""
+    check: what to look at next; knob: what to change; by_plan: whether the plan of the model on its device tells it apart."""
 
     label: str
     title: str
@@ -32,6 +32,7 @@ class Rule:
     apart: str
     check: str
     knob: str
+    by_plan: bool = False
 
 
 def compared(seen: Observations) -> bool:
@@ -51,6 +52,20 @@ def waits_long(seen: Observations) -> bool:
     """Whether most of TTFT is waiting, and long enough to matter."""
     queue = seen.number("queue_s")
     return queue > 0.5 * seen.number("ttft_s") and queue > 0.3
+
+
+def no_traffic(seen: Observations) -> bool:
+    """Whether nothing came, ran, waited, ended or was turned away between two readings."""
+    n = seen.number
+    nothing = all(n(name) == 0 for name in ("generation_tokens", "running", "waiting", "running_before", "waiting_before"))
+    return nothing and not any(n(name) > 0 for name in ("prompt_tokens", "requests_finished", "requests_rejected", "preemptions"))
+
+
+def idle_at_both_ends(seen: Observations) -> bool:
+    """Whether there was traffic between two readings while nothing ran or waited at either."""
+    n = seen.number
+    idle = all(n(name) == 0 for name in ("running", "waiting", "running_before", "waiting_before"))
+    return idle and (n("requests_finished") > 0 or n("generation_tokens") > 0)
 
 
 def crowds(seen: Observations) -> bool:
