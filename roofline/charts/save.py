@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure, SubFigure
 
 from roofline.charts import style
 from roofline.charts.chart import Chart
@@ -59,7 +59,7 @@ def image(chart: Chart, form: str) -> bytes:
     return content.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, sans-serif") if form == "svg" else content
 
 
-def draw(chart: Chart, figure: FigureBase) -> None:
+def draw(chart: Chart, figure: Figure | SubFigure) -> None:
     """Frame and content onto a figure or a part of a page; inside style.applied()."""
     style.frame(figure, chart.title, chart.subtitle, chart.footer)
     chart.paint(figure)

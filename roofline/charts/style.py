@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.font_manager as fonts
 from matplotlib.axes import Axes
-from matplotlib.figure import FigureBase
+from matplotlib.figure import Figure, FigureBase, SubFigure
 from matplotlib.ft2font import FT2Font, LoadFlags
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
@@ -108,9 +108,9 @@ def _settings(families: list[str]) -> dict[Any, Any]:
     }
 
 
-def frame(figure: FigureBase, title: str, subtitle: str, footer: Sequence[str]) -> None:
+def frame(figure: Figure | SubFigure, title: str, subtitle: str, footer: Sequence[str]) -> None:
     """The finding as title, what is shown below it, and a footer of three lines: device, version and basis, then the command."""
-    width = 72 * WIDTH * 0.965
+    width = 72 * figure.bbox.width / figure.dpi * 0.965  # a part of a page is narrower than a figure of its own
     lines = wrapped(shortened(title, 1.9 * width, TITLE_SIZE, bold=True), width, TITLE_SIZE, bold=True)[:2]
     figure.text(0.018, 0.972, "\n".join(lines), size=TITLE_SIZE, weight="bold", va="top", linespacing=1.2)
     figure.text(0.018, 0.925 if len(lines) == 1 else 0.877, shortened(subtitle, width, SMALL), size=SMALL, color=MUTED, va="top")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 from roofline.charts.save import check_place
 from roofline.cli import options
 from roofline.cli.drawing import BatchSize, command_line, request_of
-from roofline.cli.output import Answer, emit
+from roofline.cli.output import Answer, emit, readable
 from roofline.cli.plan import EngineName, EngineVersion, Fraction, Goodput, MaxBatchedTokens, MaxModelLen, MaxNumSeqs
 from roofline.cli.render import Column, Paragraph, Table
 from roofline.cli.shell import GoodputCommand, new_app
@@ -62,8 +63,10 @@ def report(
         "engine_version": engine_version, "utilization": utilization, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
     }  # fmt: skip
-    request = request_of(context.params, model=model, hardware=[hardware], memory=memory, command=command_line(context))
-    plan = make_plan(request.setup, replace(request.load, concurrency=batch), **request.memory_options)
+    command = readable(f"{command_line(context)} -o {shlex.quote(output.name)}")
+    request = request_of(context.params, model=model, hardware=[hardware], memory=memory, command=command)
+    asked = batch if batch > 1 else None  # one sequence is where a report starts, not a load that needs replicas
+    plan = make_plan(request.setup, replace(request.load, concurrency=asked), **request.memory_options)
     document = tell(plan, request, results)
     files = [str(path) for path in write(document, output)]
     inputs = {name: value for name, value in context.params.items() if name not in ("output", "as_json", "context")}

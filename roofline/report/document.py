@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,17 @@ def cell(value: float | str | None, kind: str = "text", *, binary: bool = False)
     return Cell(units.format(value, kind, binary=binary), float(value))
 
 
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+def pieces(line: str) -> list[tuple[str, bool]]:
+    """A line of Text cut at what stands `between backticks`: each piece without them, and whether it is code."""
+    return [(piece, place % 2 == 1) for place, piece in enumerate(_CODE.split(line)) if piece]
+
+
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; a list of several items when bullets."""
+    """A paragraph; a list of several items when bullets. What stands `between backticks` is code."""
 
     lines: Sequence[str]
     bullets: bool = False
@@ -90,7 +99,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report. verdict: one sentence that says whether it fits."""
+    """A whole report. verdict: one sentence that says whether it fits. answers_are: what the values of its answers are."""
 
     title: str
     subtitle: str
@@ -98,6 +107,7 @@ class Document:
     answers: Sequence[Answer]
     sections: Sequence[Section]
     footer: str = ""
+    answers_are: str = "expected"
 
     @property
     def charts(self) -> list[Chart]:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from roofline.charts.chart import Chart
 from roofline.charts.save import image
-from roofline.report.document import Document
+from roofline.report.document import Document, pieces
 
 
 def html(document: Document) -> bytes:
     """The document as a self-contained page in UTF-8; the same bytes each time."""
-    return _template().render(document=document, svg=svg, kind=lambda block: type(block).__name__).encode()
+    return _template().render(document=document, svg=svg, pieces=pieces, kind=lambda block: type(block).__name__).encode()
 
 
 @cache

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 
 from roofline.charts import style
 from roofline.charts.style import text_width, wrapped
-from roofline.report.document import Answer, Block, Code, Document, Facts, Grid, Picture, Text
+from roofline.report.document import Answer, Block, Code, Document, Facts, Grid, Picture, Text, pieces
 from roofline.report.typeset import BODY, LEFT, RIGHT, SMALL, WIDTH, Pages
 
 
@@ -61,7 +61,8 @@ def _answer(pages: Pages, answer: Answer, x: float, width: float, height: float)
 def _block(pages: Pages, block: Block) -> None:
     if isinstance(block, Text):
         for item in block.lines:
-            pages.paragraph(item, mark="–" if block.bullets else "", size=BODY if not block.bullets else SMALL + 0.5)
+            line = "".join(piece for piece, _ in pieces(item))
+            pages.paragraph(line, mark="–" if block.bullets else "", size=BODY if not block.bullets else SMALL + 0.5)
             pages.y += 2
     elif isinstance(block, Facts):
         for name, value in block.pairs:

@@ -13,6 +13,7 @@ from roofline.ledger import build_ledger
 from roofline.phases import Phase
 from roofline.planning.load import operate
 from roofline.planning.plan import Plan
+from roofline.profiles.model import MoE
 from roofline.report.document import Answer, Block, Code, Column, Document, Facts, Picture, Section, Text, grid
 from roofline.report.results import result_sections
 from roofline.timing.bound import limited_by, op_bound_s
@@ -35,7 +36,7 @@ def tell(plan: Plan, request: Request, results: Sequence[Mapping[str, Any]] = ()
             _ledger(plan, request),
             *result_sections(results),
             _derivation(plan, request),
-            _not_counted(),
+            _not_counted(plan),
             Section("Run it again", [Text(["The same command gives the same bytes."]), Code(request.command)]),
         ],
         footer=f"roofline {__version__} · {request.shown}",
@@ -54,7 +55,7 @@ def _verdict(plan: Plan) -> str:
     level = "" if plan.meets_load else " The service level asked for cannot be met."
     return (
         f"It fits: {units.format(memory.kv_bytes, 'bytes', binary=True)} of each GPU are left for KV, which hold "
-        f"{memory.kv_tokens_total:,} tokens or {plan.largest_batch:,} requests of {load.longest:,} tokens at once.{level}"
+        f"{memory.kv_tokens_total:,} tokens or {units.counted(plan.largest_batch, 'request')} of {load.longest:,} tokens at once.{level}"
     )
 
 
@@ -83,10 +84,7 @@ def _asked(plan: Plan, request: Request) -> Section:
     pairs = [
         ("model", f"{model.name} ({model.source})"),
         ("device", f"{device.name} ({device.vendor}, {device.architecture}), profile {device.id}, confidence {device.confidence}"),
-        (
-            "layout",
-            f"tp {layout.tp}, pp {layout.pp}, ep {layout.ep}, dp {layout.dp}: {layout.gpus} GPU{'s' if layout.gpus > 1 else ''} a replica",
-        ),
+        ("layout", f"tp {layout.tp}, pp {layout.pp}, ep {layout.ep}, dp {layout.dp}: {units.counted(layout.gpus, 'GPU')} a replica"),
         ("formats", f"weights {precision.weights or 'as in the checkpoint'}, KV {precision.kv_cache_dtype(model).name}"),
         ("engine", f"{setup.engine}, memory fraction {plan.memory.settings.utilization:g}"),
         ("lengths", f"{load.input_len:,} tokens in, {load.output_len:,} out; decode stands at {load.mean_context:,} cached tokens"),
@@ -168,7 +166,8 @@ def _change(plan: Plan) -> Section:
     blocks: list[Block] = [Text(limits, bullets=True), grid(columns, gains, "What each knob buys, one at a time")]
     if plan.need is not None:
         need = plan.need
-        blocks.append(Text([f"The load takes {need.replicas} replica(s), {need.gpus} GPU(s); what binds a replica: {need.binding}."]))
+        takes = f"{units.counted(need.replicas, 'replica')}, {units.counted(need.gpus, 'GPU')}"
+        blocks.append(Text([f"The load takes {takes}; what binds a replica: {need.binding}."]))
     if plan.cost is not None:
         cost, price = plan.cost, plan.cost.price
         blocks.append(
@@ -228,12 +227,14 @@ def _derivation(plan: Plan, request: Request) -> Section:
     return Section("How each number was got", [Text(lines, bullets=True), grid(columns, rows, caption)])
 
 
-def _not_counted() -> Section:
+def _not_counted(plan: Plan) -> Section:
+    model = plan.setup.model
+    routed = any(isinstance(model.layers[name].ffn, MoE) for name in model.stack)
     lines = [
         "Queueing and interference between requests: `roofline simulate` has them.",
         "Tokenisation, the network, and the client.",
         "Thermal and power limits, other work on the machine, and what a driver or container takes.",
-        "Tokens are assumed to choose experts uniformly; real routing is more uneven.",
+        *(["Tokens are assumed to choose experts uniformly; real routing is more uneven."] if routed else []),
         "An expected time that no measurement of the device backs is a guess with an interval: `roofline validate` measures.",
     ]
     return Section("What is not in these numbers", [Text(lines, bullets=True)])

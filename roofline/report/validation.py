@@ -32,6 +32,7 @@ def tell(found: Validation, command: str = "") -> Document:
             Section("Run it again", [Code(command)]),
         ],
         footer=f"roofline {__version__} · {run['device']} · environment {found.environment.id}",
+        answers_are="median error",
     )
 
 
@@ -109,7 +110,7 @@ def _answer(group: GroupVerdict) -> Answer:
     error = group.median_error.get(THIS_RUN)
     aim = f", aim ≤ {100 * group.target:.0f} %" if group.target else ""
     value = group.word if error is None else f"{100 * error:.1f} %"
-    return Answer(group.group, value, f"{group.word}: median error of {group.rows} rows{aim}")
+    return Answer(group.group, value, f"{group.word}: median error of {units.counted(group.rows, 'row')}{aim}")
 
 
 def _health(found: Validation) -> Section:

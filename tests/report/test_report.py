@@ -12,7 +12,7 @@ import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 import pytest
@@ -235,8 +235,6 @@ def test_markdown_finds_its_figures_beside_a_name_of_any_kind(document: Document
 
 def test_markdown_escapes(request_: Request) -> None:
     model = request_.the_model.model_copy(update={"name": "a|b*c_d`e<f"})
-    from pathlib import PurePosixPath
-
     text = markdown(_document(replace(request_, model=model)), PurePosixPath("x")).decode()
     assert r"a\|b\*c\_d\`e\<f" in text.splitlines()[0]
 
