@@ -97,7 +97,7 @@ class Found:
             notes.append(f"drafting for one sequence takes {1e3 * drafter.draft_time(1):.3g} ms a step; acceptance is alike everywhere")
         notes.append("outputs end at their length; tokenisation and the network are not in the times")
         if self.result is not None and self.result.filling:
-            notes.append(f"not a steady state: {_growth(self.result.filling)}")
+            notes.append(f"this may be no steady state: {_growth(self.result.filling)}")
         if self.result is not None:
             notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
@@ -199,9 +199,7 @@ def _answer(found: Found) -> Iterator[str]:
         found_at = f"The highest rate that meets the service level for {100 * run.attainment:g} % of the requests: "
         yield found_at + f"{found.highest.request_rate:.3g} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
         if found.highest.above is not None:
-            piled = "requests still pile up when the last one comes (--num-requests makes the run longer)"
-            missed = f"it is {found.highest.missed.upper()} that is missed" if found.highest.missed else piled
-            yield f"At {found.highest.above:.3g} requests/s {missed}."
+            yield f"At {found.highest.above:.3g} requests/s it is {(found.highest.missed or '').upper()} that is missed."
     if result.stalled:
         yield f"{result.stalled:,} of {data['requests']:,} requests never end: {STALLED}."
     rate = data["requests_per_s"]
@@ -213,14 +211,14 @@ def _answer(found: Found) -> Iterator[str]:
         f"{data['output_tokens_per_s']:,.0f} output tokens/s, {data['mean_in_system']:.3g} in the system on average."
     )
     if result.filling:
-        yield f"This is no steady state: {_growth(result.filling)}."
+        yield f"This may be no steady state: {_growth(result.filling)}."
 
 
 def _growth(filling: tuple[float, float]) -> str:
     early, late = (f"{count:.0f}" for count in filling)
     return (
         f"{early} requests were in the system in the second quarter of the arrivals and {late} in the last; "
-        "more requests (--num-requests) would wait longer"
+        "a longer run (--num-requests) shows whether the server keeps up"
     )
 
 

@@ -13,11 +13,9 @@ _TRIES = 40
 
 @dataclass(frozen=True)
 class MaxRate:
-    """request_rate: the highest found at which at least `attainment` of the requests met every level while the server kept up, and the
-    run at that rate.
+    """request_rate: the highest found at which at least `attainment` of the requests met every level, and the run at that rate.
 
-    above: the lowest rate found at which that did not hold, and the level that most of them missed there (None: enough met them, but
-    ever more requests were in the server, so that a longer run would not).
+    above: the lowest rate found at which fewer did, and the level that most of them missed there (None: none failed).
     """
 
     request_rate: float
@@ -42,7 +40,7 @@ def find_max_rate(
     rate = guess
     for _ in range(_TRIES):
         result = serve(rate)
-        if _share(result, levels) >= attainment and result.filling is None:
+        if _share(result, levels) >= attainment:
             good = rate, result
         else:
             bad = rate, result
@@ -58,12 +56,10 @@ def find_max_rate(
             rate = (good[0] * bad[0]) ** 0.5
     if good is None:
         return None
-    return MaxRate(good[0], good[1], bad[0] if bad else None, _most_missed(bad[1], levels, attainment) if bad else None)
+    return MaxRate(good[0], good[1], bad[0] if bad else None, _most_missed(bad[1], levels) if bad else None)
 
 
-def _most_missed(result: Result, levels: Mapping[str, float], attainment: float) -> str | None:
-    if _share(result, levels) >= attainment:
-        return None
+def _most_missed(result: Result, levels: Mapping[str, float]) -> str:
     return min(levels, key=lambda name: _share(result, {name: levels[name]}))
 
 

@@ -193,5 +193,5 @@ def test_an_engine_that_stops_is_no_answer(cli: Cli) -> None:
 def test_a_run_too_short_for_its_rate_says_so(cli: Cli) -> None:
     """Three times what the server carries: every request waits longer than the one before."""
     options = ("-H", "h100-sxm", "--num-requests", "200", "--input-len", "2048", "--output-len", "256")
-    assert "This is no steady state: " in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "100").out
+    assert "This may be no steady state: " in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "100").out
     assert "no steady state" not in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "2").out

@@ -43,7 +43,7 @@ def test_dry_run_prints_the_plan_and_measures_nothing(tmp_path: Path) -> None:
 
 
 def test_a_small_bench_end_to_end_and_continued(tmp_path: Path) -> None:
-    args = ("bench", "launch", "--device", "cpu", "--threads", "1", "--budget", "4s", "--records", "r.jsonl", "--json")
+    args = ("bench", "launch", "--device", "cpu", "--threads", "1", "--budget", "20s", "--records", "r.jsonl", "--json")
     first = roofline(*args, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)

@@ -31,17 +31,7 @@ def test_the_highest_rate_lies_between_what_holds_and_what_fails():
     assert found.above is not None
     assert found.request_rate < found.above <= found.request_rate * 1.031
     assert _at(found.request_rate).good(levels).mean() >= 0.9
-    assert _at(found.above).good(levels).mean() < 0.9 or _at(found.above).filling
-
-
-def test_a_rate_that_only_a_short_run_survives_is_not_the_highest():
-    """Over its capacity a server meets a generous level for a while: what is found must hold in a run ten times as long."""
-    levels = {"ttft": 20.0}
-    found = find_max_rate(_at, levels, guess=30.0)
-    assert found is not None
-    longer = SERVER.run(open_loop(3000, found.request_rate, fixed_length(1024), fixed_length(128)))
-    assert longer.good(levels).mean() >= 0.9
-    assert found.missed is None
+    assert min(_at(found.above).good(levels)[start:].mean() for start in (0, 150)) < 0.9
 
 
 def test_a_queue_that_grows_is_told_from_one_that_does_not():

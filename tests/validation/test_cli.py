@@ -71,7 +71,7 @@ def test_a_small_model_on_this_cpu(tmp_path: Path) -> None:
     done = process("validate", "tiny-llama-15m", *options, timeout=600)
     assert done.returncode in (0, 1, 4), done.stderr
     found = json.loads(done.stdout)
-    assert {"kernels", "steps 1"} <= set(found["predictions_stated_first"])
+    assert {"kernels 1", "steps 1"} <= set(found["predictions_stated_first"])
     assert {"gemm", "attention", "decode", "prefill"} <= {group["group"] for group in found["groups"]}
     for name in ("README.md", "report.html", "report.pdf", "predictions.jsonl", "measurements.jsonl", "run.json"):
         assert (tmp_path / name).is_file()
