@@ -28,6 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
     "fp8": torch.float8_e4m3fn,
     "int8": torch.int8,
 }
+ATTENTION_BACKENDS = ("flash", "mem_efficient", "math", "cudnn")  # of scaled_dot_product_attention
 _THROTTLE = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, in NVML's words
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -35,6 +36,12 @@ _THROTTLE = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, in NVML's words
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+
+
+def attention_backends(*names: str) -> None:
+    """Lets scaled_dot_product_attention take these backends only, in the whole process, until it is called again."""
+    for each in ATTENTION_BACKENDS:
+        getattr(torch.backends.cuda, f"enable_{each}_sdp")(each in names)
 
 
 @dataclass
@@ -88,8 +95,9 @@ class Device:
         return max(FACTOR[self.kind] * self.cache_bytes - there, 0.0) * pace
 
     def release(self) -> None:
-        """Gives the operands' memory back (after a case ran out of it)."""
+        """Gives the operands' memory back, and torch the choice among its attention backends: who comes next finds both as they were."""
         self._arenas.clear()
+        attention_backends(*ATTENTION_BACKENDS)
         if self.kind == "cuda":
             torch.cuda.empty_cache()
 

@@ -8,7 +8,16 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 # they start servers and send loads, or time what the machine does: two at once would disturb each other
-ALONE = ("loadtest", "microbench", "validation", "engine/server", "diagnosis/test_demonstration.py")
+ALONE = (
+    "diagnosis/test_demonstration.py",
+    "engine/server/test_api.py",
+    "engine/server/test_command.py",
+    "engine/server/test_limits.py",
+    "engine/server/test_metrics.py",
+    *(f"loadtest/test_{name}.py" for name in ("cases", "cli", "exchange", "failures", "http", "journal", "mock", "selfcheck", "stages")),
+    "microbench",
+    *(f"validation/test_{name}.py" for name in ("cli", "passes")),
+)
 
 
 @pytest.hookimpl(tryfirst=True)

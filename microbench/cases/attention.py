@@ -8,7 +8,7 @@ from functools import partial, reduce
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from microbench.device import DTYPES, Device
+from microbench.device import DTYPES, Device, attention_backends
 from microbench.measure import Case, Trial
 from microbench.ops import Heads, Kept, attention_ops, relative_error
 from roofline.batch import Batch
@@ -16,7 +16,6 @@ from roofline.ledger import Op
 
 BLOCK = 16  # tokens of a page
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 3e-3}
-_BACKENDS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def prefill(
@@ -29,7 +28,7 @@ def prefill(
     (counted,) = [op] if op else attention_ops(Batch.prefill(batch, tokens), of, dtype, causal=causal)
 
     def build(d: Device) -> Trial:
-        _use(kernel)
+        attention_backends(kernel)  # its context manager would cost microseconds in each call
         q = d.take(DTYPES[dtype], batch, of.heads, tokens, of.head_dim)
         k, v = (d.take(DTYPES[dtype], batch, of.kv_heads, tokens, of.head_dim) for _ in range(2))
         return _trial(q, k, v, causal)
@@ -49,7 +48,7 @@ def decode(batch: int, context: int, of: Heads, dtype: str, *, paged: bool = Fal
     length = context + 1
 
     def build(d: Device) -> Trial:
-        _use("flash")
+        attention_backends("flash")
         q = d.take(DTYPES[dtype], batch, of.heads, 1, of.head_dim)
         if not paged:
             k, v = (d.take(DTYPES[dtype], batch, of.kv_heads, length, of.head_dim) for _ in range(2))
@@ -87,12 +86,6 @@ def naive(batch: int, tokens: int, of: Heads, dtype: str, *, cold: bool = True) 
 def _sum(a: Op, b: Op) -> Op:
     kinds = ("flops_each", "kv_read_bytes_each", "kv_write_bytes_each", "activation_bytes_each")
     return replace(a, name="naive_attention", **{kind: getattr(a, kind) + getattr(b, kind) for kind in kinds})
-
-
-def _use(kernel: str) -> None:
-    """Lets scaled_dot_product_attention take that backend only (its context manager would cost microseconds in each call)."""
-    for name in _BACKENDS:
-        getattr(torch.backends.cuda, f"enable_{name}_sdp")(name == kernel)
 
 
 def _trial(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Trial:

@@ -194,3 +194,13 @@ def test_standard_cases_have_ids_of_their_own(kind: str) -> None:
         assert len(ids) == len(set(ids)), [a for a, b in pairwise(sorted(ids)) if a == b]
     assert len(cases("all", fake)) == sum(len(cases(group, fake)) for group in GROUPS)
     assert sentinel(fake).kind == "gemm"
+
+
+def test_what_comes_after_the_cases_may_take_any_attention_backend(device: Device) -> None:
+    """The engine of a validation runs in the same process: widths of V other than of K need the backend `math`."""
+    q, v = torch.ones(1, 2, 3, 8, dtype=torch.float64), torch.ones(1, 2, 3, 6, dtype=torch.float64)
+    prefill(1, 8, Heads(2, 2, 8), "fp32").build(device)
+    assert not torch.backends.cuda.math_sdp_enabled()
+    device.release()
+    assert torch.backends.cuda.math_sdp_enabled()
+    assert torch.nn.functional.scaled_dot_product_attention(q, q, v).shape == (1, 2, 3, 6)
