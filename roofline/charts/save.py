@@ -37,14 +37,14 @@ def format_of(path: Path) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Raises InputError or RooflineError when a file cannot be written there: before the work rather than after it."""
+    """Raises InputError when a file cannot be written there: before the work rather than after it."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder; give a file name")
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise RooflineError(f"{path}: cannot write: there is no folder {path.parent}")
+        raise InputError(f"{path}: cannot write: there is no folder {path.parent}")
     if not os.access(folder, os.W_OK):
-        raise RooflineError(f"{path}: cannot write: the folder {path.parent} is read-only for you")
+        raise InputError(f"{path}: cannot write: the folder {path.parent} is read-only for you")
 
 
 def image(chart: Chart, form: str) -> bytes:

@@ -9,7 +9,7 @@ from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.diagnosis.observations import VOCABULARY, Fact, Observations
 from roofline.diagnosis.patterns import PATTERNS
 from roofline.diagnosis.rank import Cause, Diagnosis
-from roofline.diagnosis.rules import HEALTHY, Rule, idle_at_both_ends, no_traffic
+from roofline.diagnosis.rules import HEALTHY, Rule, idle_at_both_ends, no_traffic, stands_still
 from roofline.diagnosis.symptoms import Symptom
 from roofline.units import format as with_unit
 from roofline.units import significant
@@ -75,6 +75,8 @@ def remarks(seen: Observations) -> Iterator[str]:
         yield _fallen(seen.says("all_counters_fell", value=True))
     if no_traffic(seen):
         yield "no traffic between the two readings: nothing to judge; take both while the load runs"
+    elif stands_still(seen):
+        yield "requests run and no token came between the readings: the engine stands still, or both pages are the same one"
     elif idle_at_both_ends(seen):
         yield "at both readings nothing ran: gauges (running, waiting, kv_usage) are of an idle moment; save both pages while the load runs"
     if seen.number("tpot_over_expected") > _IMPLAUSIBLE:

@@ -89,6 +89,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     target = path.resolve()
     if target.is_dir():
         raise InputError(f"{path}: is a folder; give a file name")
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: cannot write: there is no folder {path.parent}")
     name = ""
     try:
         if target.exists() and not target.is_file():  # /dev/stdout, a named pipe: nothing to rename onto

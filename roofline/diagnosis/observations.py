@@ -184,6 +184,9 @@ def read_value(name: str, text: str, source: str) -> Value:
             raise InputError(f"{source}: {name} is yes or no, not {text!r}")
         return text.lower() in ("yes", "true")
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         raise InputError(f"{source}: {name} is a number ({unit}), not {text!r}") from None
+    if unit == "share" and value > 1:
+        raise InputError(f"{source}: {name} is a share from 0 to 1, not {text}; 93 % is 0.93")
+    return value

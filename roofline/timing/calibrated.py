@@ -29,8 +29,8 @@ _GEMM = {
     "w8a16": "w8a16", "w8a16_fp8": "w8a16", "mxfp4": "w4a16", "w4a8_mxfp4": "w4a16", "w4afp8": "w4a16",
     "int4": "w4a16", "int4_g32": "w4a16", "int4_g64": "w4a16", "nf4": "w4a16", "int3": "w4a16", "int2": "w4a16",
 }  # fmt: skip
-# Integer experts run Marlin in the engines; the rows measured as w4a16 are a Triton kernel at a tenth of the bandwidth (96 tokens on 256
-# experts of 7168 × 256: 1.0 ms on a B200, 94 µs of bytes), those of MXFP4 with 16-bit activations as fast as INT4 experts are served.
+# vLLM runs INT4 experts with Marlin (compressed_tensors_moe.py). The rows measured as w4a16 reach a tenth of the bandwidth (96 tokens on
+# 256 experts of 7168 × 256: 1.0 ms on a B200, 94 µs of bytes) and served INT4 models do not; rows of MXFP4 with 16-bit activations do.
 _INTEGER_EXPERTS = {"int4": "w4a16_mxfp4", "int4_g32": "w4a16_mxfp4", "int4_g64": "w4a16_mxfp4"}
 _MOE = _GEMM | _INTEGER_EXPERTS | {"mxfp4": "w4a16_mxfp4", "w4a8_mxfp4": "w4a8_mxfp4", "w4afp8": "w4afp8"}
 _WITHOUT_UNIT = {"fp8": "w8a16", "fp8_block": "w8a16", "w8a8": "w8a16", "nvfp4": "w4a16"}

@@ -72,8 +72,8 @@ def test_a_failed_write_leaves_the_old_file(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 2
     assert file.read_text() == "old"
     missing = cli("kv", "llama-3.1-8b", "-o", tmp_path / "no" / "plan.json")
-    assert missing.code == 1
-    assert "No such file or directory" in missing.err
+    assert missing.code == 2
+    assert "there is no folder" in missing.err
     assert cli("kv", "llama-3.1-8b", "-o", tmp_path).code == 2
 
 

@@ -192,6 +192,7 @@ def test_a_client_that_failed_its_check_is_said(cli: Cli, tmp_path: Path) -> Non
         (("--observe", "running=many"), "number"),
         (("--observe", "running=-1"), "negative"),
         (("--observe", "cuda_graph=maybe"), "yes or no"),
+        (("--observe", "kv_usage=17"), "a share from 0 to 1"),
         (("--symptom", "ttft-high", "--model", "llama-3.1-8b"), "go together"),
     ],
 )
@@ -307,3 +308,14 @@ def test_nothing_that_stands_out_is_no_suspect(cli: Cli) -> None:
     done = cli("diagnose", "--observe", "running=30", "--observe", "waiting=0")
     assert done.out.startswith("Not enough evidence for a cause; nothing stands out (")
     assert "suspect" not in done.out
+
+
+def test_an_engine_that_stands_still_is_not_healthy(cli: Cli) -> None:
+    """The same page twice, with four requests running: no token came, and nobody may call that a server that keeps up."""
+    page = Path(__file__).parents[1] / "data/engine_controls/tiny-llama-15m_long-4_0.prom"
+    done = cli("diagnose", page, page)
+    assert "the engine stands still, or both pages are the same one" in " ".join(done.out.split())
+    assert "keeps up" not in done.out
+    found = json.loads(cli("diagnose", page, page, "--json").out)
+    assert found["verdict"] != "healthy"
+    assert any("stands still" in note for note in found["notes"])

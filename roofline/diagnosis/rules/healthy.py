@@ -15,6 +15,7 @@ from roofline.diagnosis.rules.rule import (
     compared,
     crowds,
     no_traffic,
+    stands_still,
     waits_little,
     waits_long,
 )
@@ -27,6 +28,8 @@ def _healthy(seen: Observations) -> Iterator[Evidence]:
     if running == 0 and waiting == 0:
         what = "no traffic between the two readings" if no_traffic(seen) else "nothing runs and nothing waits: the client is the limit"
         yield Evidence(STRONG, what)
+    if stands_still(seen):
+        yield Evidence(-DECISIVE, f"{running:.0f} run, and not one token came between the two readings")
     if waiting <= max(1.0, 0.05 * running):
         yield Evidence(SOME, f"{waiting:.0f} wait beside {running:.0f} that run")
     elif waiting > 0.1 * running:

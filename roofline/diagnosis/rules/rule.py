@@ -61,6 +61,12 @@ def no_traffic(seen: Observations) -> bool:
     return nothing and not any(n(name) > 0 for name in ("prompt_tokens", "requests_finished", "requests_rejected", "preemptions"))
 
 
+def stands_still(seen: Observations) -> bool:
+    """Whether requests ran at both readings and not one token was computed between them."""
+    n = seen.number
+    return n("running_before") >= 1 and n("running") >= 1 and n("generation_tokens") == 0 and not n("prompt_tokens") > 0
+
+
 def idle_at_both_ends(seen: Observations) -> bool:
     """Whether there was traffic between two readings while nothing ran or waited at either."""
     n = seen.number
