@@ -158,14 +158,18 @@ def steady(load: Loads, constants: Constants, wait_s: Float | float = 0.0, turns
     """The fixed point of step time, running batch (Little's law, at most the capacity) and time per token.
 
     In the time of one request each of the other running ones is prefilled once, so TPOT = D(b) / emitted + S · (b − 1) / output;
-    where every request was in flight from the start (rounds = 1) it meets half of them. wait_s: mean queueing before the prefill.
+    where every request was in flight from the start (rounds = 1) it meets half of them. Prompts come independently of each other:
+    those of one step share its pass, which matters where outputs are short. wait_s: mean queueing before the prefill.
     """
     met = np.where(load.apart, 0.0, (1 - 0.5 / load.rounds) / load.output_len)
     running = np.minimum(load.sequences, load.capacity)
     tpot: Float = np.zeros_like(running)
     for turn in range(turns):
         step, prompt = _times(load, constants, running)
-        found = step / load.emitted + prompt * np.maximum(running - 1, 0.0) * met
+        come = np.maximum(running - 1, 1e-9) * met * load.emitted  # prompts per decode step
+        held = -np.expm1(-come)  # share of steps that some come in
+        together = np.divide(come, held, out=np.ones_like(come), where=held > 0)
+        found = (step + held * _times(load, constants, running, together)[1]) / load.emitted
         tpot = found if turn == 0 else (tpot + found) / 2
         first = prompt + np.where(load.alone | load.apart, 0.0, step) + wait_s
         decoding = load.output_len * tpot
@@ -176,16 +180,16 @@ def steady(load: Loads, constants: Constants, wait_s: Float | float = 0.0, turns
     return Steady(running, step, prompt, tpot)
 
 
-def _times(load: Loads, constants: Constants, running: Float) -> tuple[Float, Float]:
-    """(a decode step, what a prompt takes alone or adds to a step) with so many running sequences."""
+def _times(load: Loads, constants: Constants, running: Float, prompts: Float | float = 1.0) -> tuple[Float, Float]:
+    """(a decode step, what `prompts` take alone or add to a step) with so many running sequences."""
     host = constants.fixed_s + constants.per_layer_rank_s * load.layers * load.log_ranks
     least = constants.per_layer_s * load.layers
     plain, experts = at_batch(load.decode_s, running), at_batch(load.experts_s, running)
     kernels = constants.decode_scale * (plain - experts) + constants.expert_scale * experts
     step = np.maximum(host + kernels + constants.per_sequence_s * running, _MOST_SAVED * kernels)
     elsewhere = np.where(load.apart, constants.per_layer_rank_s * load.layers * load.prompt_log_ranks, 0.0)
-    whole = pnorm(constants.prompt_scale * load.prompt_s + elsewhere, least, _HOST_OVERLAP)
-    more = constants.prompt_scale * (at_batch(load.mixed_s, running) - plain)
+    whole = pnorm(constants.prompt_scale * prompts * load.prompt_s + elsewhere, least, _HOST_OVERLAP)
+    more = constants.prompt_scale * prompts * (at_batch(load.mixed_s, running) - plain)
     return step, np.where(load.alone | load.apart, whole, pnorm(step + more, least, _HOST_OVERLAP) - step)
 
 

@@ -76,6 +76,24 @@ def test_littles_law_holds(clients: float) -> None:
     assert state.running[0] == pytest.approx(clients * 100 * state.tpot_s[0] / (first[0] + 100 * state.tpot_s[0]), rel=1e-6)
 
 
+@pytest.mark.parametrize("clients", [16, 64])
+@pytest.mark.parametrize("least_s", [0.0, 0.2])
+def test_prompts_of_one_step_share_its_pass(clients: int, least_s: float) -> None:
+    """Against a loop over steps: 16 tokens a request on average, and a pass with prompts takes least_s or more whatever their number."""
+    case = replace(load(float(clients), rounds=1e9), output_len=np.array([16.0]))
+    state = steady(case, Constants.stacked([NONE | {"per_layer_s": least_s / 32}]), turns=100)
+    rng, seconds, tokens = np.random.default_rng(0), 0.0, 0
+    left, new = np.zeros(clients, dtype=int), np.ones(clients, dtype=bool)
+    for _ in range(4000):
+        step = 10e-3 + 1e-4 * (~new).sum()
+        took = (least_s**4 + (step + 50e-3 * new.sum()) ** 4) ** 0.25 if new.any() else step
+        seconds, tokens = seconds + took * (~new).sum(), tokens + (~new).sum()
+        left[~new] -= 1
+        left[new] = rng.integers(4, 29, new.sum()) - 1
+        new = left == 0
+    assert state.tpot_s[0] == pytest.approx(seconds / tokens, rel=0.1)
+
+
 def test_experts_have_a_scale_of_their_own() -> None:
     """A fifth of the made-up step is experts'."""
     state = steady(load(clients=1.0), Constants.stacked([NONE | {"expert_scale": 0.5}]))
