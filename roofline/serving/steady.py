@@ -196,8 +196,9 @@ def _times(load: Loads, constants: Constants, running: Float, prompts: Float | f
 def mean_waits(load: Loads, state: Steady, constants: Constants) -> Float:
     """Mean queueing of each row's requests, seconds: the burst at the start and what it leaves behind."""
     shared = ~(load.alone | load.apart)
-    # A step has room for several short prompts, which then share one decode step between them.
-    service = state.prompt_s + np.where(shared, state.step_s * np.minimum(1.0, load.input_len / _STEP_TOKENS), 0.0)
+    # A pass has room for several short prompts of a burst.
+    together = np.where(load.apart, 1.0, np.clip(_STEP_TOKENS / load.input_len, 1.0, load.burst))
+    service = (_times(load, constants, state.running, together)[1] + np.where(shared, state.step_s, 0.0)) / together
     slots = np.where(load.apart, load.capacity * load.burst / load.sequences, load.capacity)
     after = _first(load, state, constants)
     rows = zip(load.burst, load.rounds, service, state.tpot_s * load.output_len, slots, load.workers, after, strict=True)

@@ -162,6 +162,14 @@ def test_a_single_burst_waits_half_its_length() -> None:
     assert mean_waits(case, steady(case, constants), constants)[0] == pytest.approx(np.mean(range(16)) * 50e-3)
 
 
+def test_short_prompts_of_a_burst_share_passes() -> None:
+    """Eight prompts of 1,024 tokens fill a pass of 8,192; work and host take 0.4 s each of it, (0.4⁴ + 0.4⁴)^¼ s together."""
+    case = replace(load(16.0, rounds=1.0, engine="sglang"), input_len=np.array([1024.0]))
+    constants = Constants.stacked([NONE | {"per_layer_s": 0.4 / 32}])
+    each = 0.4 * 2**0.25 / 8
+    assert mean_waits(case, steady(case, constants), constants)[0] == pytest.approx(np.mean(range(16)) * each)
+
+
 def test_the_nearest_constants_are_taken() -> None:
     stack = Stack("vllm", "h100-sxm", "llama-3.1-70b", "dense", "fp8")
     assert choose(stack)[0] == "model"
