@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,22 +142,40 @@ def replicas_needed(setup: Setup, load: Load, *, kv_limit: int, slot_limit: int)
     if load.request_rate is not None:
         return _for_rate(setup, load, load.request_rate, full, binding)
     if load.users is not None:
-        # A user's cycle is think time + latency; the latency at the full batch is the longest it will be.
-        latency = full.prefill_s + load.output_len * full.tpot_s
-        return _for_rate(setup, load, load.users / (load.think_time_s + latency), full, binding)
+        return _for_users(setup, load, load.users, full, binding)
     return None
 
 
 def _for_rate(setup: Setup, load: Load, rate: float, full: Operating, binding: str) -> Need:
     replicas = math.ceil(rate / full.request_rate)
-    share = rate / replicas
-    low, high = 0, full.batch  # the request rate rises with the batch: the smallest batch that carries the share
+    point = _smallest(setup, load, full, lambda point: point.request_rate >= rate / replicas)
+    return Need(replicas, replicas * setup.parallel.gpus, rate * _latency_s(load, point), rate, point, binding)
+
+
+def _for_users(setup: Setup, load: Load, users: int, full: Operating, binding: str) -> Need:
+    """A user's cycle is think time + latency: of a replica's users `batch` wait for an answer and rate · think time read one."""
+
+    def held(point: Operating) -> float:
+        return point.batch + point.request_rate * load.think_time_s
+
+    replicas = math.ceil(users / held(full))
+    point = _smallest(setup, load, full, lambda point: held(point) >= users / replicas)
+    rate = users / (load.think_time_s + _latency_s(load, point))
+    return Need(replicas, replicas * setup.parallel.gpus, rate * _latency_s(load, point), rate, point, binding)
+
+
+def _smallest(setup: Setup, load: Load, full: Operating, carries: Callable[[Operating], bool]) -> Operating:
+    """The smallest batch up to the full one that carries a share; what a batch carries rises with it."""
+    low, high = 0, full.batch
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if operate(setup, load, middle).request_rate >= share else (middle, high)
-    point = operate(setup, load, high)
-    in_flight = rate * (point.prefill_s + load.output_len * point.tpot_s)
-    return Need(replicas, replicas * setup.parallel.gpus, in_flight, rate, point, binding)
+        low, high = (low, middle) if carries(operate(setup, load, middle)) else (middle, high)
+    return operate(setup, load, high)
+
+
+def _latency_s(load: Load, point: Operating) -> float:
+    """From the start of the prefill to the last token."""
+    return point.prefill_s + load.output_len * point.tpot_s
 
 
 def missed_alone(setup: Setup, load: Load) -> str:

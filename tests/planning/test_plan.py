@@ -54,6 +54,21 @@ def test_users_think_between_questions() -> None:
     assert idle.concurrency < 2000 * 0.2
 
 
+@pytest.mark.parametrize(("users", "think_s"), [(1, 30.0), (37, 0.0), (400, 10.0), (2000, 30.0), (50_000, 300.0)])
+def test_every_user_either_reads_or_waits(users: int, think_s: float) -> None:
+    """Rate and requests in flight are those of the times beside them, and one request fewer in a batch would not carry the users."""
+    load = Load(users=users, think_time_s=think_s, tpot_s=0.05)
+    need = replicas_needed(SETUP, load, kv_limit=300, slot_limit=1024)
+    assert need is not None
+    latency = need.point.prefill_s + load.output_len * need.point.tpot_s
+    assert need.concurrency == pytest.approx(need.request_rate * latency)
+    assert need.concurrency + need.request_rate * think_s == pytest.approx(users)
+    assert need.concurrency <= need.replicas * need.point.batch + 1e-9
+    if need.point.batch > 1:
+        fewer = operate(SETUP, load, need.point.batch - 1)
+        assert need.replicas * (fewer.batch + fewer.request_rate * think_s) < users
+
+
 def test_service_levels_cap_the_batch() -> None:
     load = Load(tpot_s=0.02)
     batch = largest_batch_within(SETUP, load, 1000)
