@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from roofline.engine.build import Setup, build_engine
 from roofline.engine.engine import Engine
@@ -26,6 +28,9 @@ from roofline.scheduling import VllmConfig
 _SWITCH_S = 5e-4
 _COLLECT = (2000, 5, 2)
 _CLOSE_S = 2.0
+_LOG = logging.getLogger(__name__)
+# Who sends no HTTP is told so with status 400: what strangers send is no fault of this program and fills no log.
+_LOG.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ async def listening(model: Model, place: Place, bounds: Bounds) -> AsyncIterator
         service.app(),
         handler_cancellation=True,
         access_log=None,
+        logger=_LOG,
         keepalive_timeout=bounds.idle_s,
         lingering_time=bounds.linger_s,
         shutdown_timeout=_CLOSE_S,

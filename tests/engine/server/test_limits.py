@@ -49,10 +49,23 @@ def test_headers_and_bodies_that_do_not_come() -> None:
     asyncio.run(within())
 
 
-def test_what_is_not_http_or_not_json() -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n"],
+)
+def test_what_is_not_http_is_told_so_and_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def within() -> None:
         async with serving() as client:
-            assert (await raw(client.url, b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")).startswith(b"HTTP/1.0 400")
+            assert (await raw(client.url, sent)).startswith(b"HTTP/1.0 400")
+            assert (await client.page("/health"))[0] == 200
+
+    asyncio.run(within())
+    assert not caplog.records
+
+
+def test_what_is_not_json() -> None:
+    async def within() -> None:
+        async with serving() as client:
             status, answer = await client.post(LONG, headers={"Content-Type": "text/plain"})
             assert (status, answer["error"]["message"]) == (415, "Content-Type is text/plain: send application/json")
 
