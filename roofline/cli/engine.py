@@ -20,7 +20,7 @@ from roofline.errors import InputError, RooflineError
 from roofline.profiles.catalog import load_model
 from roofline.records import JsonlWriter, capture_environment
 from roofline.scheduling import Scheduler, VllmConfig
-from roofline.serving.arrivals import Arrivals
+from roofline.serving.arrivals import stream
 from roofline.serving.traces import load_trace
 from roofline.serving.workloads import Workload, closed_loop, fixed_length, open_loop
 
@@ -156,7 +156,7 @@ def _run(setup: Setup, scheduler: Scheduler, workload: Workload, sampling: Sampl
     while engine.step() is not None:
         pass
     each = [replace(sampling, seed=sampling.seed + index) for index in range(len(workload))]
-    return Driver(engine, workload, Arrivals(workload), sampling=lambda index: each[index], ranks=setup.ranks).run()
+    return Driver(engine, workload, stream(workload), sampling=lambda index: each[index], ranks=setup.ranks).run()
 
 
 def _write_records(folder: Path, run: Run, inputs: dict[str, Any], setup: Setup) -> None:

@@ -17,7 +17,7 @@ from roofline.phases import Setup
 from roofline.planning.load import Load, largest_batch_within, missed_alone, replicas_needed
 from roofline.planning.rehearsal import spread
 from roofline.serving import workloads
-from roofline.serving.asked import Disaggregated, serve
+from roofline.serving.asked import CYCLES, Disaggregated, serve
 from roofline.serving.deployment import Deployment, deploy
 from roofline.serving.statistics import Result
 from roofline.serving.waiting import load_of
@@ -34,6 +34,7 @@ class Trial:
     """One simulated configuration: `replicas` of a layout (prefill: how many of them only prefill, 0 = all mixed).
 
     attainment: share of the requests that met every level; waited_for: what requests waited for. ttft_s, tpot_s: means.
+    output_tokens_per_s: of all replicas, without filling up and draining; those asked for where the layout keeps up with a rate.
     """
 
     parallel: Parallel
@@ -167,7 +168,8 @@ def _workload(load: Load, replicas: int, requests: int) -> Workload:
         return workloads.open_loop(count, rate, inputs, outputs)
     if load.users is not None:
         number = math.ceil(load.users / replicas)
-        return workloads.users(number, max(3, math.ceil(requests / number)), load.think_time_s, inputs, outputs)
+        count = max(requests, min(CYCLES * number, max(_MOST_REQUESTS, 2 * number)))
+        return workloads.users(count, number, load.think_time_s, *spread(load))
     assert load.concurrency is not None  # noqa: S101 - the search asked for a load
     share = math.ceil(load.concurrency / replicas)
     return workloads.closed_loop(max(requests, 3 * share), share, *spread(load))
@@ -224,8 +226,11 @@ def _try(deployment: Deployment, load: Load, replicas: int, attainment: float, r
 
 def _trial(deployment: Deployment, result: Result, load: Load, replicas: int, prefill: int, attainment: float, *, share: int) -> Trial:
     """share: by how much the simulated part is to be multiplied to give the whole."""
-    met = float(result.good(_levels(load)).mean())
+    met, kept_up = float(result.good(_levels(load)).mean()), keeps_up(result)
     data = result.to_json()
+    tokens = share * result.steady_output_tokens_per_s
+    if load.request_rate is not None and kept_up:
+        tokens = load.request_rate * load.output_len
     return Trial(
         deployment.parallel,
         deployment.precision,
@@ -236,9 +241,9 @@ def _trial(deployment: Deployment, result: Result, load: Load, replicas: int, pr
         met,
         float(data["ttft_s"]["mean"] or math.nan),
         float(data["tpot_s"]["mean"] or 0.0),
-        share * float(data["output_tokens_per_s"] or 0.0),
+        tokens,
         load_of(result, deployment.max_num_seqs).binding,
-        met >= attainment and keeps_up(result),
+        met >= attainment and kept_up,
     )
 
 

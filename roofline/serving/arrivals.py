@@ -1,4 +1,4 @@
-"""The order in which the requests of a workload are sent, given when the earlier ones ended."""
+"""When the requests of a workload are sent, given when the earlier ones ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,36 @@ import math
 import numpy as np
 
 from roofline.serving.workloads import Workload
+
+
+def stream(workload: Workload) -> Arrivals | Users:
+    """The stream of (time, index) of a workload."""
+    return Users(workload) if workload.concurrency is not None and workload.think_s is not None else Arrivals(workload)
+
+
+class Users:
+    """A stream of (time, index): the requests in their order, each sent by the user whose pause ends next."""
+
+    def __init__(self, workload: Workload) -> None:
+        assert workload.think_s is not None  # noqa: S101 - users come with think times
+        self._awake: list[float] = sorted(workload.arrival_s[: workload.concurrency].tolist())
+        self._pauses: list[float] = workload.think_s.tolist()
+        self._sent = self._ended = 0
+
+    @property
+    def next_time(self) -> float:
+        """When the next request is sent, as far as is known now; inf if none."""
+        return self._awake[0] if self._awake and self._sent < len(self._pauses) else math.inf
+
+    def pop(self) -> tuple[float, int]:
+        """The next (time, index)."""
+        self._sent += 1
+        return heapq.heappop(self._awake), self._sent - 1
+
+    def ended(self, index: int, time: float) -> None:
+        """A request left the system at `time`: its user pauses."""
+        heapq.heappush(self._awake, time + self._pauses[self._ended])
+        self._ended += 1
 
 
 class Arrivals:

@@ -21,7 +21,8 @@ from roofline.serving.workloads import Workload, shared_id
 
 RouterName = Literal["least-loaded", "round-robin", "prefix-aware"]
 DEFAULT_REQUESTS = 1000
-MOST_REQUESTS, STEADY_S = 20_000, 60.0  # where the rate is asked for: at least so many seconds of traffic
+MOST_REQUESTS, STEADY_S = 20_000, 300.0  # where the rate is asked for: at least so many seconds of traffic
+CYCLES, MOST_OF_USERS = 5, 100_000  # requests of each user, so that the first and the last ones do not count for much
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Traffic:
     """Who sends what and when: exactly one of trace, request_rate, concurrency and users.
 
     speed: a trace is sent so many times as fast. burstiness: shape of the gamma gaps of request_rate. think_time: mean pause of a
-    user, s. num_requests: None = DEFAULT_REQUESTS, or the whole trace. open_ended: the rate is asked for, not given.
+    user, s. num_requests: None = DEFAULT_REQUESTS, CYCLES of each user where these are more, or the whole trace. open_ended: the rate
+    is asked for, not given.
     """
 
     trace: Path | None = None
@@ -102,12 +104,14 @@ class Traffic:
         if self.concurrency is not None:
             made = workloads.closed_loop(count, self.concurrency, inputs, outputs, seed=self.seed)
         elif self.users is not None:
-            made = workloads.users(self.users, math.ceil(count / self.users), self.think_time, inputs, outputs, seed=self.seed)
+            if self.num_requests is None:
+                count = max(count, min(CYCLES * self.users, MOST_OF_USERS))
+            made = workloads.users(count, self.users, self.think_time, inputs, outputs, seed=self.seed)
         else:
             wanted = rate if rate is not None else self.request_rate
             assert wanted is not None  # noqa: S101 - checked when it was made
             if self.open_ended and self.num_requests is None:
-                count = max(count, min(MOST_REQUESTS, round(wanted * STEADY_S)))
+                count = max(count, min(MOST_REQUESTS, round(wanted * STEADY_S * max(1.0, 1 / self.burstiness))))
             made = workloads.open_loop(count, wanted, inputs, outputs, burstiness=self.burstiness, seed=self.seed)
         return self.lengths.shared(made, self.seed)
 

@@ -13,7 +13,7 @@ from time import thread_time
 from roofline.errors import InputError
 from roofline.scheduling.request import Request
 from roofline.scheduling.vllm import VllmScheduler
-from roofline.serving.arrivals import Arrivals
+from roofline.serving.arrivals import stream
 from roofline.serving.instance import Instance, StepTimer
 from roofline.serving.recorder import Recorder
 from roofline.serving.routers import LeastLoaded, Router
@@ -87,7 +87,7 @@ class _Pools:
         if not prefill or not decode:
             raise InputError(f"{len(prefill)} prefill and {len(decode)} decode engines: at least one of each is needed")
         self._workload, self._link, self._routers = workload, link, routers
-        self._arrivals = Arrivals(workload)
+        self._arrivals = stream(workload)
         self.recorder, self._prompts = Recorder(len(workload)), Recorder(len(workload))
         self._schedulers = [*prefill, *decode]
         self._instances = [

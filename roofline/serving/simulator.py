@@ -10,7 +10,7 @@ from time import thread_time
 
 from roofline.errors import InputError
 from roofline.scheduling.batch import Scheduler
-from roofline.serving.arrivals import Arrivals
+from roofline.serving.arrivals import Arrivals, Users, stream
 from roofline.serving.instance import Instance, StepTimer
 from roofline.serving.recorder import Recorder
 from roofline.serving.routers import Router
@@ -73,7 +73,7 @@ def simulate_replicas(
 
 def _serve(workload: Workload, instances: Sequence[Instance], router: Router | None, recorder: Recorder) -> None:
     """The event loop."""
-    arrivals = Arrivals(workload)
+    arrivals = stream(workload)
     while True:
         until = arrivals.next_time
         run_until(instances, until)
@@ -103,7 +103,7 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _react(instances: Sequence[Instance], arrivals: Arrivals) -> bool:
+def _react(instances: Sequence[Instance], arrivals: Arrivals | Users) -> bool:
     """Sends off whoever waited for those that finished; False if nobody had."""
     finished = False
     for instance in instances:

@@ -131,6 +131,21 @@ class Result:
         early, late = self.in_system(begin + quarter, begin + 2 * quarter), self.in_system(end - quarter, end)
         return (early, late) if late > 1.25 * early + 2 * early**0.5 + 1 else None
 
+    @cached_property
+    def steady_output_tokens_per_s(self) -> float:
+        """Output tokens of those that ended in the last three quarters of the time in which requests were sent, per second.
+
+        Neither filling up nor draining is in it. Over the makespan where fewer than 40 ended in that time.
+        """
+        if not self.completed.any():
+            return 0.0
+        first, last = float(np.nanmin(self.sent_s)), float(np.nanmax(self.sent_s))
+        begin = first + (last - first) / 4
+        inside = (self.ended_s > begin) & (self.ended_s <= last)
+        if inside.sum() < _FEW:
+            return float(self.output_tokens.sum()) / self.makespan_s
+        return float(self.output_tokens[inside].sum()) / (last - begin)
+
     @property
     def itl(self) -> Summary:
         """Gaps between outputs, over all requests; percentiles are the smallest gap that so many do not exceed."""

@@ -25,7 +25,8 @@ class Workload:
     arrival_s: when each is sent, s from the start (for one with a parent: not before this, usually 0).
     input_tokens, output_tokens: lengths, both ≥ 1; outputs are forced to their length.
     parent, think_s: request i is sent think_s[i] after request parent[i] ended (−1: no parent); parents come first.
-    concurrency: at most so many in the system; the next one in order of arrival is sent when one ends.
+    concurrency: at most so many in the system; the next one in order of arrival is sent when one ends. With think_s and no parents:
+    so many users, who send the requests in their order, the first ones at arrival_s, then each think_s[i] after the i-th end.
     segments: what each prompt shares with others, see scheduling.content.Segments: (end, id) with id = shared_id(k) for common
     text or own_id(j) for what request j said and was told up to there; None = nothing is shared.
     classes: name of the traffic class of each.
@@ -50,10 +51,11 @@ class Workload:
         _all(self.name, "arrival_s", np.isfinite(self.arrival_s) & (self.arrival_s >= 0), self.arrival_s, "finite and ≥ 0")
         _all(self.name, "input_tokens", self.input_tokens >= 1, self.input_tokens, "≥ 1")
         _all(self.name, "output_tokens", self.output_tokens >= 1, self.output_tokens, "≥ 1")
-        if (self.parent is None) != (self.think_s is None):
-            raise InputError(f"{self.name}: parent and think_s belong together")
-        if self.parent is not None and self.think_s is not None:
+        if self.think_s is None if self.parent is not None else self.think_s is not None and self.concurrency is None:
+            raise InputError(f"{self.name}: think_s belongs to parents or to a concurrency, and parents have one")
+        if self.parent is not None:
             _all(self.name, "parent", (self.parent >= -1) & (self.parent < np.arange(n)), self.parent, "−1 or an earlier request")
+        if self.think_s is not None:
             _all(self.name, "think_s", np.isfinite(self.think_s) & (self.think_s >= 0), self.think_s, "finite and ≥ 0")
         if self.concurrency is not None and (self.concurrency < 1 or self.parent is not None):
             raise InputError(f"{self.name}: concurrency {self.concurrency} must be at least 1, and goes without parents")
@@ -78,8 +80,8 @@ class Workload:
 
     def slice(self, start: int, stop: int) -> Workload:
         """Requests start … stop − 1 of an open loop, time running from the first of them."""
-        if self.parent is not None:
-            raise InputError(f"{self.name}: only a workload without parents can be sliced")
+        if self.think_s is not None:
+            raise InputError(f"{self.name}: only a workload without users and parents can be sliced")
         arrival = self.arrival_s[start:stop]
         return replace(
             self,
@@ -198,15 +200,18 @@ def closed_loop(count: int, concurrency: int, inputs: Lengths, outputs: Lengths,
     return Workload(np.zeros(count), inputs.draw(count, rng), outputs.draw(count, rng), concurrency=concurrency, name=name)
 
 
-def users(number: int, turns: int, think_s: float, inputs: Lengths, outputs: Lengths, *, seed: int = 0) -> Workload:
-    """`number` users who each send `turns` requests, one at a time, with an exponential pause of mean `think_s` s before each."""
+def users(count: int, number: int, think_s: float, inputs: Lengths, outputs: Lengths, *, seed: int = 0) -> Workload:
+    """`count` requests of `number` users, who each pause before every request, exponentially with mean `think_s` s.
+
+    Whoever is next to ask sends the next request, so nobody runs out of questions before the others and the last request is sent
+    at the pace of the first.
+    """
     rng = np.random.default_rng(seed)
-    count = number * turns
-    first = np.arange(count) < number
-    pause = rng.exponential(think_s, count) if think_s > 0 else np.zeros(count)
-    parent = np.where(first, -1, np.arange(count) - number)
-    arrival = np.where(first, pause, 0.0)
-    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), parent, np.where(first, 0.0, pause), name=f"{number} users")
+    first, pause = (rng.exponential(think_s, size) if think_s > 0 else np.zeros(size) for size in (number, count))
+    arrival = np.zeros(count)
+    arrival[:number] = np.sort(first)[:count]
+    lengths = inputs.draw(count, rng), outputs.draw(count, rng)
+    return Workload(arrival, *lengths, think_s=pause, concurrency=number, name=f"{number} users")
 
 
 def conversations(

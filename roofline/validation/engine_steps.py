@@ -18,7 +18,7 @@ from roofline.profiles.model import Model
 from roofline.records import JsonlWriter, Measurement
 from roofline.scheduling import VllmConfig
 from roofline.scheduling.vllm import VllmScheduler
-from roofline.serving.arrivals import Arrivals
+from roofline.serving.arrivals import stream
 from roofline.serving.workloads import Workload
 from roofline.validation import passes
 from roofline.validation.plan import SCALES
@@ -120,7 +120,7 @@ class Bench:
         """The workload on the engine, in counted seconds."""
         engine = Engine(scheduler, self._engine.runner, self.model.vocab_size)
         wait: Callable[[float], None] = (lambda _: None) if self.cpu_time else _stay_awake
-        return Driver(engine, workload, Arrivals(workload), clock=self.clock, wait=wait).run()
+        return Driver(engine, workload, stream(workload), clock=self.clock, wait=wait).run()
 
 
 def _widths(step: Step) -> list[int]:

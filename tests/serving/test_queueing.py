@@ -141,7 +141,7 @@ def test_a_closed_loop_keeps_its_concurrency():
 
 def test_users_with_think_time_obey_the_interactive_response_time_law():
     """N = throughput · (response + think), machine repair: users are either served or thinking."""
-    workload = users(20, 60, 2.0, fixed_length(50), fixed_length(40), seed=4)
+    workload = users(1200, 20, 2.0, fixed_length(50), fixed_length(40), seed=4)
     result = simulate(workload, VllmScheduler(VllmConfig(), CountingPool(2000)), AffineTimer())
     middle = (result.ended_s > 20) & (result.ended_s < result.makespan_s * 0.7)
     span = result.ended_s[middle].max() - result.ended_s[middle].min()

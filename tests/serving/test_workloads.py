@@ -70,7 +70,7 @@ def test_slices_and_scales():
         ({"output_tokens": np.array([1, 2])}, "output_tokens has 2 rows and arrival_s has 1"),
         ({"concurrency": 0}, "concurrency 0"),
         ({"parent": np.array([0]), "think_s": np.array([0.0])}, "−1 or an earlier request"),
-        ({"parent": np.array([-1])}, "belong together"),
+        ({"parent": np.array([-1])}, "think_s belongs to parents"),
     ],
 )
 def test_bad_columns_are_refused(columns, message):
@@ -88,7 +88,7 @@ def test_bad_columns_are_refused(columns, message):
         lambda: open_loop(3, 0.0, fixed_length(1), fixed_length(1)),
         lambda: open_loop(3, 1.0, fixed_length(1), fixed_length(1), burstiness=0),
         lambda: open_loop(3, 1.0, fixed_length(1), fixed_length(1)).scaled(rate=0),
-        lambda: users(2, 2, 1.0, fixed_length(1), fixed_length(1)).slice(0, 1),
+        lambda: users(4, 2, 1.0, fixed_length(1), fixed_length(1)).slice(0, 1),
         lambda: merged({"a": closed_loop(3, 1, fixed_length(1), fixed_length(1))}),
     ],
 )
@@ -98,10 +98,27 @@ def test_bad_parameters_are_refused(make):
 
 
 def test_users_send_one_at_a_time():
-    workload = users(5, 8, 1.0, fixed_length(50), fixed_length(30), seed=1)
+    """The i-th end sets off the pause think_s[i]; requests are sent in the order in which pauses end, until none is left."""
+    workload = users(40, 5, 1.0, fixed_length(50), fixed_length(30), seed=1)
     result = simulate(workload, VllmScheduler(VllmConfig(), CountingPool(500)), AffineTimer())
-    for index in range(5, 40):
-        assert result.sent_s[index] == result.ended_s[index - 5] + workload.think_s[index]
+    woken = np.sort(np.concatenate([workload.arrival_s[:5], np.sort(result.ended_s) + workload.think_s]))
+    assert result.sent_s == pytest.approx(woken[:40])
+    for time in result.sent_s:
+        assert ((result.sent_s <= time) & (result.ended_s > time)).sum() <= 5
+
+
+def test_the_last_request_of_users_is_sent_at_the_pace_of_the_first():
+    """300 users and a pause of 10 s on a server that hardly takes time: 30 a second from beginning to end, not a tail of few users."""
+    result = simulate(users(3000, 300, 10.0, fixed_length(5), fixed_length(2)), VllmScheduler(VllmConfig(), RunPool(5000)), AffineTimer())
+    counts = np.histogram(result.sent_s, bins=5)[0]
+    assert counts == pytest.approx([600] * 5, rel=0.15)
+    assert np.ptp(result.sent_s) == pytest.approx(100, rel=0.1)
+
+
+def test_fewer_requests_than_users():
+    result = simulate(users(3, 50, 10.0, fixed_length(5), fixed_length(2)), VllmScheduler(VllmConfig(), CountingPool(500)), AffineTimer())
+    assert result.completed.all()
+    assert (np.diff(result.sent_s) >= 0).all()
 
 
 def replicas(count, pool=CountingPool):
