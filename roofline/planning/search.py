@@ -169,7 +169,7 @@ def _workload(load: Load, replicas: int, requests: int) -> Workload:
     if load.users is not None:
         number = math.ceil(load.users / replicas)
         count = max(requests, min(CYCLES * number, max(_MOST_REQUESTS, 2 * number)))
-        return workloads.users(count, number, load.think_time_s, *spread(load))
+        return workloads.users(count, number, load.think_time_s, inputs, outputs)
     assert load.concurrency is not None  # noqa: S101 - the search asked for a load
     share = math.ceil(load.concurrency / replicas)
     return workloads.closed_loop(max(requests, 3 * share), share, *spread(load))
