@@ -29,6 +29,7 @@ _ROUNDS = 10.0  # requests measured, in multiples of the concurrency
 _ACCEPTANCE = 0.6  # of a draft; fit rows of DeepSeek-R1 with two drafts on B200 imply 0.5 to 0.7
 WIDER = {"sibling": 1.4, "engine": 1.4}  # the interval where a row's own model was not measured on its device
 Key = tuple[str, str, str, str]  # software, kernel, dtype, version
+_NO_LIMIT = 1 << 40  # sequences at once
 _SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
 
@@ -111,7 +112,7 @@ def _predicted(asked: Sequence[Asked], chosen: Sequence[tuple[str, CalibrationBl
         values |= dict(zip((f"{measure}_{n}" for n in _NUMBERS), (least, expected, low, expected * np.exp(quantiles[:, 1])), strict=True))
     concurrency = np.array([one.concurrency for one in asked])
     for number, opposite in zip(_NUMBERS, ("bound", "expected", "high", "low"), strict=True):
-        latency = values[f"ttft_s_{opposite}"] + load.output_len * values[f"tpot_s_{opposite}"]
+        latency = values[f"ttft_s_{opposite}"] + np.maximum(load.output_len - 1, 0.0) * values[f"tpot_s_{opposite}"]
         values[f"output_tokens_per_s_{number}"] = concurrency * load.output_len / latency
     return values
 
@@ -156,25 +157,41 @@ def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
     engine, hardware = engine_name(word(row, "software")), load_hardware(word(row, "hardware"))
     concurrency = count(row, "concurrency", None)
     row = {**published.arguments(row, engine), **{name: value for name, value in row.items() if value is not None and value == value}}
-    gemm, apart, precision = word(row, "gemm_dtype"), word(row, "mode") == "disagg", precision_of(row)
+    layout(row)  # says which column is no number before anything reads one
+    gemm, apart, precision = word(row, "gemm_dtype"), word(row, "mode").lower() == "disagg", precision_of(row)
     share = _MEAN_LENGTH if word(row, "origin").startswith("inferencex") else 1.0
     lengths = share * count(row, "isl", None), share * count(row, "osl", None)
-    drafts = int(quantity(row, "speculative_tokens", 0.0))
+    drafts = count(row, "speculative_tokens") if quantity(row, "speculative_tokens", 0.0) else 0
     served = (word(row, "model"), gemm, word(row, "moe_dtype"), hardware.id, engine)
     sides = [layout(row, side) for side in ("prefill", "decode")] if apart else [layout(row)] * 2
     prompt, decode = (_passes(*served, side, precision, *lengths, drafts) for side in sides)
+    for passes in (prompt, decode):
+        _check_fit(passes, count(row, "isl", None))
     asked = Asked(
         engine, decode, prompt, float(concurrency), *lengths, _rounds(row, concurrency),
         workers=(count(row, "prefill_num_workers", None), count(row, "decode_num_workers", None)) if apart else None,
-        max_sequences=quantity(row, "max_num_seqs", np.inf),
+        max_sequences=count(row, "max_num_seqs", _NO_LIMIT),
         emitted=Drafter(drafts, quantity(row, "acceptance", _ACCEPTANCE)).tokens_per_step() if drafts else 1.0,
         delay_steps=quantity(row, "receive_interval", 0.0) / 2 + quantity(row, "batch_wait_steps", 0.0),
     )  # fmt: skip
     model = as_served(served[0], "", "")
+    longest = model.max_position_embeddings
+    if longest is not None and count(row, "isl", None) > longest:
+        raise InputError(f"isl: {count(row, 'isl', None):,} tokens are more than the {longest:,} that {model.name} takes")
     name = _SEEN_WITH.get(model.name, model.name)
     return asked, Stack(
         engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", word(row, "software_version"), apart
     )
+
+
+def _check_fit(passes: Passes, input_len: int) -> None:
+    """Raises InputError where weights and the KV of one prompt are more than all memory of a GPU."""
+    need = passes.weight_bytes + passes.kv_bytes[0]
+    if need > passes.memory_bytes:
+        raise InputError(
+            f"tp: does not fit: {passes.weight_bytes / 1e9:.3g} GB of weights and {passes.kv_bytes[0] / 1e9:.3g} GB of KV of a prompt of "
+            f"{input_len:,} tokens are more than the {passes.memory_bytes / 1e9:.3g} GB of a GPU; more ranks, or smaller formats"
+        )
 
 
 def _rounds(row: Mapping[Any, Any], concurrency: int) -> float:

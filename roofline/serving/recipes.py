@@ -13,6 +13,7 @@ from roofline.profiles.catalog import load_model
 from roofline.profiles.model import MLA, GatedDelta, Mamba, Model, MoE
 
 _ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm"}
+_FAR = 1e9  # beyond it a number is a typing mistake
 _SIBLINGS = {"nvfp4": ("-nvfp4",), "fp8": ("-fp8-static", "-fp8"), "fp8_block": ("-fp8",)}
 _ONE_DEPLOYMENT = {"deepseek-r1": "deepseek-v3.1", "deepseek-v3": "deepseek-v3.1"}  # their NVFP4 recipes format the same tensors
 
@@ -106,7 +107,7 @@ def count(row: Mapping[Any, Any], name: str, default: int | None = 1) -> int:
 
 
 def quantity(row: Mapping[Any, Any], name: str, default: float) -> float:
-    """A number ≥ 0 of a row, `default` where it is blank. Raises InputError that names the column."""
+    """A number ≥ 0 and at most 10⁹ of a row, `default` where it is blank. Raises InputError that names the column."""
     value = row.get(name)
     if value is None or value != value or value == "":
         return default
@@ -114,8 +115,8 @@ def quantity(row: Mapping[Any, Any], name: str, default: float) -> float:
         found = float(value)
     except (TypeError, ValueError):
         found = -1.0
-    if not found >= 0:
-        raise InputError(f"{name}: must be a number ≥ 0, got {value!r}")
+    if not 0 <= found <= _FAR:
+        raise InputError(f"{name}: must be a number from 0 to {_FAR:g}, got {value!r}")
     return found
 
 

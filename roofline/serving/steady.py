@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,6 +21,7 @@ _RESERVED = {"trtllm": 1.0, "sglang": 0.8}  # share of the output that a request
 _USABLE, _RUNTIME_BYTES = 0.92, 3e9  # of device memory, and what is no weights and no KV
 _STEP_TOKENS = 8192.0  # token budget of a step while a burst is prefilled
 _MOST_CLIENTS = 400.0  # simulated one by one
+_MOST_ROUNDS = 64.0  # by then the burst at the start hardly counts
 _GOLDEN = 0.6180339887498949
 
 
@@ -158,20 +160,23 @@ def steady(load: Loads, constants: Constants, wait_s: Float | float = 0.0, turns
     """The fixed point of step time, running batch (Little's law, at most the capacity) and time per token.
 
     In the time of one request each of the other running ones is prefilled once, so TPOT = D(b) / emitted + S · (b − 1) / output;
-    where every request was in flight from the start (rounds = 1) it meets half of them. Prompts come independently of each other:
-    those of one step share its pass, which matters where outputs are short. wait_s: mean queueing before the prefill.
+    where every request was in flight from the start (rounds = 1) it meets half of them. As decoding rests while long prompts are
+    computed, all the others are met that do not go before in the queue. Prompts come independently of each other: those of one step
+    share its pass, which matters where outputs are short. wait_s: mean queueing before the prefill.
     """
     met = np.where(load.apart, 0.0, (1 - 0.5 / load.rounds) / load.output_len)
     running = np.minimum(load.sequences, load.capacity)
     tpot: Float = np.zeros_like(running)
     for turn in range(turns):
         step, prompt = _times(load, constants, running)
-        come = np.maximum(running - 1, 1e-9) * met * load.emitted  # prompts per decode step
+        alone = prompt + np.where(load.alone | load.apart, 0.0, step)
+        ahead = np.where(load.sequences > load.capacity, np.inf, wait_s / alone)
+        come = np.maximum(np.maximum(running - 1, load.sequences - 1 - ahead), 1e-9) * met * load.emitted  # prompts per decode step
         held = -np.expm1(-come)  # share of steps that some come in
         together = np.divide(come, held, out=np.ones_like(come), where=held > 0)
         found = (step + held * _times(load, constants, running, together)[1]) / load.emitted
         tpot = found if turn == 0 else (tpot + found) / 2
-        first = prompt + np.where(load.alone | load.apart, 0.0, step) + wait_s
+        first = alone + wait_s
         decoding = load.output_len * tpot
         # Where all prompts of a single burst go before its decodes, everything decodes together.
         decoded = np.where(load.alone & (load.rounds == 1), 1.0, decoding / (first + decoding))
@@ -196,12 +201,15 @@ def _times(load: Loads, constants: Constants, running: Float, prompts: Float | f
 def mean_waits(load: Loads, state: Steady, constants: Constants) -> Float:
     """Mean queueing of each row's requests, seconds: the burst at the start and what it leaves behind."""
     shared = ~(load.alone | load.apart)
-    # A pass has room for several short prompts of a burst.
+    # A pass has room for several short prompts of a burst, and a long prompt takes several passes; each emits a token of the others.
     together = np.where(load.apart, 1.0, np.clip(_STEP_TOKENS / load.input_len, 1.0, load.burst))
     service = (_times(load, constants, state.running, together)[1] + np.where(shared, state.step_s, 0.0)) / together
+    passes = np.maximum(load.input_len / _STEP_TOKENS, 1 / together)
+    meanwhile = np.where(load.apart, service, np.where(load.alone, 0.0, np.minimum(passes * state.step_s, service)))
     slots = np.where(load.apart, load.capacity * load.burst / load.sequences, load.capacity)
-    after = _first(load, state, constants)
-    rows = zip(load.burst, load.rounds, service, state.tpot_s * load.output_len, slots, load.workers, after, strict=True)
+    decoding = load.output_len * state.step_s / load.emitted
+    after = constants.first_s + (constants.first_steps + load.delay_steps) * state.step_s
+    rows = zip(load.burst, load.rounds, service, meanwhile, decoding, slots, load.workers, after, strict=True)
     return np.array([_mean_wait(*row) for row in rows])
 
 
@@ -210,32 +218,53 @@ def _first(load: Loads, state: Steady, constants: Constants) -> Float:
     return constants.first_s + (constants.first_steps + load.delay_steps) * load.emitted * state.tpot_s
 
 
-def _mean_wait(clients: float, rounds: float, service: float, decoding: float, slots: float, workers: int, after: float) -> float:
+def _mean_wait(
+    clients: float, rounds: float, service: float, meanwhile: float, decoding: float, slots: float, workers: int, after: float
+) -> float:
     """Queueing in a closed loop of `clients` that start together, first come, first served; output lengths spread over ± 11 %.
 
+    meanwhile: by how much decoding goes on while a prompt is computed; where it is all of `service`, `workers` prompts run at once.
     Lengths follow the golden ratio's sequence: evenly spread and the same in every run.
     """
     fold = max(clients / _MOST_CLIENTS, 1.0)  # a crowd queues as a tenth of it does at a tenth of the pace
-    service, slots, count = service * fold, slots / fold, max(round(clients / fold), 1)
-    arrivals, free, finished = [0.0] * count, [0.0] * int(workers), list[float]()
+    service, meanwhile, slots, count = service * fold, meanwhile * fold, slots / fold, max(round(clients / fold), 1)
+    arrivals, free, finished = [0.0] * count, [0.0] * min(int(workers), count), list[float]()
+    clock, lag, lags = 0.0, 0.0, ([0.0], [0.0])  # all times are of decoding; the true ones are later by a lag that prompts add to
     total, spread = 0.0, 0.5
-    requests = max(int(rounds * count), 1)
+    requests = max(int(min(rounds, _MOST_ROUNDS) * count), 1)
     for _ in range(requests):
         arrived = heapq.heappop(arrivals)
         start = max(arrived, heapq.heappop(free))
         if len(finished) >= max(int(slots), 1):
             start = max(start, heapq.heappop(finished))
-        heapq.heappush(free, start + service)
-        total += start - arrived
+        total += start + lag - arrived - _lag_at(arrived, *lags)
+        if meanwhile < service:
+            clock = max(clock, start)
+            lags[0].append(clock)
+            lags[1].append(lag)
+            clock, lag = clock + meanwhile, lag + service - meanwhile
+            lags[0].append(clock)
+            lags[1].append(lag)
+        heapq.heappush(free, start + meanwhile)
         spread = (spread + _GOLDEN) % 1.0
-        end = start + service + after + decoding * (8 + 2 * spread) / 9
+        end = start + meanwhile + after + decoding * (8 + 2 * spread) / 9
         heapq.heappush(arrivals, end)
         heapq.heappush(finished, end)
     return total / requests
 
 
+def _lag_at(time: float, times: Sequence[float], lags: Sequence[float]) -> float:
+    """The lag when decoding had first come as far as `time`, linear between the marks."""
+    at = bisect.bisect_left(times, time)
+    if at == len(times):
+        return lags[-1]
+    if times[at] == time or at == 0:
+        return lags[at]
+    return lags[at - 1] + (lags[at] - lags[at - 1]) * (time - times[at - 1]) / (times[at] - times[at - 1])
+
+
 def settle(load: Loads, constants: Constants) -> tuple[Steady, Float]:
-    """(steady state, mean time to the first token in seconds): queueing and running batch agree after two passes."""
+    """(steady state, mean time to the first token in seconds): queueing hardly depends on the batch, so two passes agree."""
     wait = np.zeros_like(load.sequences)
     for _ in range(2):
         state = steady(load, constants, wait)

@@ -170,6 +170,32 @@ def test_short_prompts_of_a_burst_share_passes() -> None:
     assert mean_waits(case, steady(case, constants), constants)[0] == pytest.approx(np.mean(range(16)) * each)
 
 
+@pytest.mark.parametrize("clients", [2, 3, 4, 6, 8, 16])
+def test_long_prompts_halt_the_decoding_of_the_others(clients: int) -> None:
+    """Against a loop over passes: prompts of 32,768 tokens go through in four of 0.3 s, first come, first served; 100 tokens each."""
+    case = load(float(clients), rounds=60.0)
+    case = replace(case, input_len=np.array([32768.0]), mixed_s=case.decode_s + 1.2, prompt_s=np.array([1.2]))
+    state, ttft = settle(case, Constants.stacked([NONE]))
+    rng, now, seconds, tokens, first = np.random.default_rng(0), 0.0, 0.0, 0, list[float]()
+    queue, left = [(0.0, 4)] * clients, list[int]()
+    for _ in range(40_000):
+        took = 10e-3 + 1e-4 * len(left) + (0.3 if queue else 0.0)
+        now, seconds, tokens = now + took, seconds + took * len(left), tokens + len(left)
+        left = [one - 1 for one in left]
+        if queue:
+            sent, passes = queue.pop(0)
+            if passes > 1:
+                queue.insert(0, (sent, passes - 1))
+            else:
+                first.append(now - sent)
+                left.append(int(rng.integers(80, 121)))
+        queue += [(now, 4)] * left.count(0)
+        left = [one for one in left if one]
+    late = first[len(first) // 4 :]
+    assert state.tpot_s[0] == pytest.approx(seconds / tokens, rel=0.15)
+    assert ttft[0] == pytest.approx(np.mean(late), rel=0.25)
+
+
 def test_the_nearest_constants_are_taken() -> None:
     stack = Stack("vllm", "h100-sxm", "llama-3.1-70b", "dense", "fp8")
     assert choose(stack)[0] == "model"
@@ -210,15 +236,40 @@ def test_checkpoints_are_served_as_their_recipes_say() -> None:
     [
         ("model", "nobody/knows", "nobody/knows"), ("hardware", "", "hardware"), ("software", "x", "software"), ("isl", np.nan, "isl"),
         ("concurrency", 0, "concurrency"), ("tp", 1.5, "tp"), ("tp", 7, "7"),
+        ("tp", "four", "tp: must be a whole number"), ("speculative_tokens", np.inf, "speculative_tokens"),
+        ("speculative_tokens", 0.5, "speculative_tokens"), ("receive_interval", 1e300, "receive_interval"), ("max_num_seqs", 0, "max_num_seqs"),
+        ("isl", 200_000, "isl: 200,000 tokens are more than the"),
     ],
 )  # fmt: skip
 def test_a_bad_row_gets_an_error_and_the_others_come(sample: pd.DataFrame, column: str, value: object, words: str) -> None:
     table = sample[sample["mode"] == "agg"].head(2).astype(object)
+    if column not in table:
+        table[column] = np.nan
     table.loc[table.index[0], column] = value
     found = predict_points(table)
     assert words in found["error"].iloc[0]
     assert np.isnan(found["tpot_s_expected"].iloc[0])
     assert found["tpot_s_expected"].iloc[1] > 0
+
+
+def test_what_no_gpu_holds_is_refused() -> None:
+    table = pd.DataFrame([{"model": "deepseek-v3", "hardware": "h100-sxm", "software": "vllm", "isl": 1024, "osl": 64, "concurrency": 1}])
+    assert "tp: does not fit" in predict_points(table)["error"].iloc[0]
+
+
+def test_numbers_of_any_size_take_no_longer() -> None:
+    row = {"model": "llama-3.1-8b", "hardware": "h100-sxm", "software": "vllm", "isl": 1024, "osl": 64, "concurrency": 16}
+    sides = {f"{side}_{name}": 1 for side in ("prefill", "decode") for name in ("tp_size", "attention_dp_size", "moe_ep_size", "pp_size")}
+    apart = {"mode": "disagg", "prefill_num_workers": 10**9, "decode_num_workers": 1}
+    found = predict_points(pd.DataFrame([row | {"num_requests": 10**12}, row | sides | apart]))
+    assert (found["error"] == "").all()
+    assert (found["ttft_s_expected"] > 0).all()
+
+
+def test_a_single_token_takes_the_time_to_the_first() -> None:
+    row = {"model": "llama-3.1-8b", "hardware": "h100-sxm", "software": "vllm", "isl": 64, "osl": 1, "concurrency": 1}
+    found = predict_points(pd.DataFrame([row])).iloc[0]
+    assert found["output_tokens_per_s_bound"] == pytest.approx(1 / found["ttft_s_bound"])
 
 
 @needs_shared
