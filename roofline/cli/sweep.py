@@ -13,7 +13,7 @@ from roofline.cli.output import Answer, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.errors import InputError
-from roofline.planning.sweep import Axes, Backend, configurations, load_spec, pareto, sweep
+from roofline.planning.sweep import Axes, Backend, Spec, configurations, load_spec, pareto, sweep
 
 app = new_app()
 
@@ -65,12 +65,21 @@ def sweep_command(
         Table(columns, front),
         Paragraph(""),
         *(Paragraph(f"{len(failed):,} could not be evaluated; the first: {failed[0]['error']}", bullet="·") for _ in failed[:1]),
+        Paragraph(_method(loaded), bullet="·"),
         Paragraph(f"All records: {place}", bullet="·"),
     ]
     more = [key for key in (found[0] if found else {}) if key not in {column.key for column in columns}]
     table = Table(columns, found, more=(*more, *(() if "error" in more else ("error",))))
     code = 0 if front else 3
     emit(Answer("sweep", {"spec": spec, "backend": backend}, data, table, page, [], code), as_json=as_json, as_csv=as_csv, path=output)
+
+
+def _method(spec: Spec) -> str:
+    """How each row was got."""
+    if spec.method == "closed":
+        return "Closed form: even arrivals, no queue in TTFT; a rate beyond what a replica takes is served as far as it goes and misses."
+    few = "" if spec.axes.trace == [None] else "up to "
+    return f"Each configuration is a simulation of {few}{spec.num_requests:,} requests (num_requests in the file)."
 
 
 def _interrupted(place: Path) -> int:

@@ -17,13 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from roofline.errors import InputError, MissingDependencyError, RooflineError
 from roofline.ledger import Parallel, Precision
 from roofline.phases import Setup
-from roofline.planning.load import Load, operate
+from roofline.planning.load import Load, operate, replicas_needed
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.serving.asked import Lengths, Traffic, serve
-from roofline.serving.deployment import Policy, deploy
+from roofline.serving.deployment import Deployment, Policy, deploy
 from roofline.serving.statistics import Summary
 
 Backend = Literal["loky", "sequential", "dask", "ray"]
+ATTAINMENT = 0.9  # of simulated requests that must meet every level, as in `simulate`
+_FORM = 2  # raised when a figure changes its meaning, so that a resumed sweep computes it anew
 
 
 class Axes(BaseModel):
@@ -50,7 +52,10 @@ class Axes(BaseModel):
 
 
 class Spec(BaseModel):
-    """A sweep file. method: closed (the closed form, at a concurrency) or simulate. num_requests, seed: of each simulation."""
+    """A sweep file. method: closed (the closed form) or simulate. num_requests, seed: of each simulation.
+
+    ttft_ms, tpot_ms: levels that the closed form's point must keep, or ATTAINMENT of the simulated requests.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -121,7 +126,7 @@ def evaluate(configuration: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
 def key_of(configuration: Mapping[str, Any], spec: Spec) -> str:
     """Names a configuration under a method, so that a resumed sweep knows what it has."""
     rest = spec.model_dump(exclude={"axes"})
-    text = json.dumps([dict(configuration), rest], sort_keys=True, default=str)
+    text = json.dumps([dict(configuration), rest, _FORM], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -131,31 +136,63 @@ def _figures(one: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
     model, hardware = load_model(one["model"]), load_hardware(one["hardware"])
     limits = {name: one[name] for name in ("max_num_batched_tokens", "max_num_seqs")}
     server = deploy(model, hardware, parallel, precision, engine=one["engine"], policy=Policy(), **limits)
-    if spec.method == "closed":
-        load = Load(one["input_len"], one["output_len"])
-        held = min(server.memory.max_sequences(load.longest), server.max_num_seqs * server.engines)
-        wanted = one["concurrency"] or held
-        if wanted > held:
-            raise InputError(f"{wanted} requests of {load.longest} tokens do not fit at once: {held} do")
-        point = operate(Setup(model, hardware, parallel, precision, server.engine), load, wanted)
-        figures = {"ttft_s": point.ttft_s, "tpot_s": point.tpot_s, "requests_per_s": point.request_rate}
-        rate = point.request_rate * load.output_len
-        met = all(figures[f"{name}_s"] <= limit for name, limit in spec.levels.items())
-    else:
-        trace = Path(one["trace"]) if one["trace"] else None
-        lengths = Lengths(one["input_len"], one["output_len"])
-        traffic = Traffic(
-            trace, request_rate=one["request_rate"], concurrency=one["concurrency"], num_requests=spec.num_requests, lengths=lengths,
-            seed=spec.seed,
-        )  # fmt: skip
-        result = serve(server, traffic.workload(), seed=spec.seed)
-        data = result.to_json()
-        figures = {"ttft_s": data["ttft_s"]["mean"], "tpot_s": data["tpot_s"]["mean"], "requests_per_s": data["requests_per_s"]}
-        figures |= {"ttft_p99_s": Summary.of(result.ttft_s).p99, "itl_p99_s": data["itl_s"]["p99"], "preemptions": data["preemptions"]}
-        rate = data["output_tokens_per_s"] or 0.0
-        met = not spec.levels or float(result.good(spec.levels).mean()) >= 0.9
+    figures = (_closed if spec.method == "closed" else _simulated)(one, spec, server)
     gpus = parallel.gpus
-    return figures | {"gpus": gpus, "output_tokens_per_s": rate, "output_tokens_per_s_per_gpu": rate / gpus, "meets_goodput": met}
+    return figures | {"gpus": gpus, "output_tokens_per_s_per_gpu": figures["output_tokens_per_s"] / gpus}
+
+
+def _closed(one: Mapping[str, Any], spec: Spec, server: Deployment) -> dict[str, Any]:
+    """The operating point of one replica that keeps the concurrency or carries the rate; the most that fits where neither is stated.
+
+    capacity_requests_per_s: at the most requests that fit. A rate above it is served that far and never meets its levels; its TTFT
+    has no value, since the queue grows for as long as it lasts.
+    """
+    if one["trace"] is not None:
+        raise InputError("the closed form takes requests that are all alike, no trace: method: simulate does")
+    load = Load(one["input_len"], one["output_len"], one["concurrency"], one["request_rate"])
+    setup = Setup(server.model, server.hardware, server.parallel, server.precision, server.engine)
+    in_memory, slots = server.memory.max_sequences(load.longest), server.max_num_seqs * server.engines
+    held = min(in_memory, slots)
+    if held < 1:
+        raise InputError(f"not one request of {load.longest:,} tokens fits")
+    if load.concurrency is not None and load.concurrency > held:
+        raise InputError(f"{load.concurrency} requests of {load.longest} tokens do not fit at once: {held} do")
+    full = operate(setup, load, held)
+    need = replicas_needed(setup, load, kv_limit=in_memory, slot_limit=slots)
+    carried = need is None or need.replicas == 1
+    point = need.point if need is not None and carried else full
+    rate = load.request_rate if load.request_rate is not None and carried else point.request_rate
+    reached = {"ttft": point.ttft_s, "tpot": point.tpot_s}
+    return {
+        "batch": point.batch,
+        "ttft_s": point.ttft_s if carried else None,
+        "tpot_s": point.tpot_s,
+        "requests_per_s": rate,
+        "capacity_requests_per_s": full.request_rate,
+        "output_tokens_per_s": rate * load.output_len,
+        "meets_goodput": carried and all(reached[name] <= limit for name, limit in spec.levels.items()),
+    }
+
+
+def _simulated(one: Mapping[str, Any], spec: Spec, server: Deployment) -> dict[str, Any]:
+    """Means and percentiles over `requests` simulated ones, rates over the run from the first one sent to the last token."""
+    traffic = Traffic(
+        Path(one["trace"]) if one["trace"] else None, request_rate=one["request_rate"], concurrency=one["concurrency"],
+        num_requests=spec.num_requests, lengths=Lengths(one["input_len"], one["output_len"]), seed=spec.seed,
+    )  # fmt: skip
+    result = serve(server, traffic.workload(), seed=spec.seed)
+    data = result.to_json()
+    return {
+        "requests": data["requests"],
+        "ttft_s": data["ttft_s"]["mean"],
+        "tpot_s": data["tpot_s"]["mean"],
+        "requests_per_s": data["requests_per_s"],
+        "ttft_p99_s": Summary.of(result.ttft_s).p99,
+        "itl_p99_s": data["itl_s"]["p99"],
+        "preemptions": data["preemptions"],
+        "output_tokens_per_s": data["output_tokens_per_s"] or 0.0,
+        "meets_goodput": not spec.levels or float(result.good(spec.levels).mean()) >= ATTAINMENT,
+    }
 
 
 def sweep(

@@ -237,7 +237,8 @@ def test_checkpoints_are_served_as_their_recipes_say() -> None:
         ("model", "nobody/knows", "nobody/knows"), ("hardware", "", "hardware"), ("software", "x", "software"), ("isl", np.nan, "isl"),
         ("concurrency", 0, "concurrency"), ("tp", 1.5, "tp"), ("tp", 7, "7"),
         ("tp", "four", "tp: must be a whole number"), ("speculative_tokens", np.inf, "speculative_tokens"),
-        ("speculative_tokens", 0.5, "speculative_tokens"), ("receive_interval", 1e300, "receive_interval"), ("max_num_seqs", 0, "max_num_seqs"),
+        ("speculative_tokens", 0.5, "speculative_tokens"), ("receive_interval", 1e300, "receive_interval"),
+        ("max_num_seqs", 0, "max_num_seqs"),
         ("isl", 200_000, "isl: 200,000 tokens are more than the"),
     ],
 )  # fmt: skip
