@@ -158,7 +158,7 @@ def test_without_a_load_the_closed_form_takes_what_fits(tmp_path):
     assert row["batch"] == memory_plan(load_model("llama-3.1-8b"), load_hardware("h100-sxm")).max_sequences(1280)
 
 
-def test_the_page_says_how_its_rows_were_got(cli, tmp_path):
+def test_the_page_says_how_its_rows_were_got(cli, tmp_path):  # noqa: F811
     for method, said in (("closed", "Closed form"), ("simulate", "40 requests")):
         path = tmp_path / f"{method}.yaml"
         path.write_text(f"axes: {{model: llama-3.1-8b, hardware: h100-sxm, request_rate: 2}}\nmethod: {method}\nnum_requests: 40\n")
