@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Found:
         """Whether enough requests met the service levels (True if there are none), none was impossible and the engine did not stop."""
         if self.result is None or self.result.stalled:
             return False
-        return not self.run.levels or float(self.result.good(self.run.levels).mean()) >= self.run.attainment
+        return not self.run.levels or self.highest is not None or float(self.result.good(self.run.levels).mean()) >= self.run.attainment
 
     @property
     def subtitle(self) -> str:
@@ -61,7 +61,7 @@ class Found:
         data: dict[str, Any] = {"gpus": run.gpus, "meets_goodput": self.met}
         if run.levels and run.traffic.open_ended:
             data["max_rate"] = None if self.highest is None else {
-                "requests_per_s": self.highest.request_rate, "attainment": run.attainment,
+                "requests_per_s": self.highest.request_rate, "attainment": run.attainment, "shares": list(self.highest.shares),
                 "missed_above": self.highest.missed, "missed_at_requests_per_s": self.highest.above,
             }  # fmt: skip
         if self.result is None:
@@ -134,11 +134,16 @@ class Run:
     def max_rate(self, progress: Callable[[str], None]) -> Found:
         """The highest rate under the service levels, and the run at it."""
 
-        def at(rate: float) -> Result:
-            progress(f"{rate:.4g} requests/s …")
-            return self._serve(self.traffic.workload(rate))
+        def arrivals(seed: int) -> Callable[[float], Result]:
+            def at(rate: float) -> Result:
+                progress(f"{rate:.4g} requests/s …")
+                return self._serve(replace(self.traffic, seed=seed).workload(rate))
 
-        highest = find_max_rate(at, self.levels, attainment=self.attainment, guess=self._guess())
+            return at
+
+        others = [] if self.traffic.trace is not None else [arrivals(self.seed + 1), arrivals(self.seed + 2)]
+        guess = self._guess()
+        highest = find_max_rate(arrivals(self.seed), self.levels, attainment=self.attainment, guess=guess, others=others)
         return Found(self, None if highest is None else highest.result, highest=highest)
 
     def _serve(self, workload: Any, band: str = "expected") -> Result:
@@ -198,8 +203,10 @@ def _answer(found: Found) -> Iterator[str]:
     if found.highest is not None:
         found_at = f"The highest rate that meets the service level for {100 * run.attainment:g} % of the requests: "
         yield found_at + f"{found.highest.request_rate:.3g} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
-        if found.highest.above is not None:
-            yield f"At {found.highest.above:.3g} requests/s it is {(found.highest.missed or '').upper()} that is missed."
+        yield f"At {found.highest.above:.3g} requests/s it is {found.highest.missed.upper()} that is missed."
+        if len(found.highest.shares) > 1:
+            low, high = (100 * end(found.highest.shares) for end in (min, max))
+            yield f"{low:.0f}–{high:.0f} % meet it there, over {len(found.highest.shares)} runs with other arrivals."
     if result.stalled:
         yield f"{result.stalled:,} of {data['requests']:,} requests never end: {STALLED}."
     rate = data["requests_per_s"]
