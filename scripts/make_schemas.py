@@ -44,7 +44,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "simulate": (
         "llama-3.1-8b -H h100-sxm --request-rate 4 --num-requests 60 --band",
         "llama-3.1-8b -H h100-sxm --concurrency 8 --num-requests 60 --goodput ttft:500 tpot:50 e2el:9000",
-        "llama-3.1-8b -H l40s --find-max-rate --goodput tpot:60 --num-requests 60",
+        "llama-3.1-8b -H l40s --find-max-rate --goodput tpot:60 --num-requests 600",
         "llama-3.1-8b -H l40s --find-max-rate --goodput tpot:1 --num-requests 20",
         "llama-3.1-8b -H rtx-4090 --request-rate 1 --num-requests 3 --isl 60000 --osl 10",
         "llama-3.1-8b -H h100-sxm --request-rate 4 --num-requests 30 --disaggregated 1:1",
