@@ -18,7 +18,8 @@ def pattern(result: Result) -> tuple[str, str]:
 
     overload: the queue is longer in the second half of the arrivals than in the first and does not empty before they end.
     kv-pressure: requests lost their blocks to others. burst: at some time the queue is far longer than on average, and is gone
-    again. ramp: TPOT rises with the number of running requests. steady: none of these.
+    again. ramp: TPOT rises with the number of running requests, while requests arrive: what drains afterwards is no load.
+    steady: none of these.
     """
     if not result.completed.any():
         return "nothing", "no request was served"
@@ -39,9 +40,9 @@ def pattern(result: Result) -> tuple[str, str]:
         )
     if waiting.max(initial=0) > 5 and waiting.max(initial=0) > 4 * max(waiting.mean(), 0.25):
         return "burst", f"a burst makes up to {waiting.max():.0f} requests wait; afterwards the queue empties again"
-    slope = _correlation(series["running"], series["tpot_s"])
-    if slope > 0.7 and np.nanmax(series["tpot_s"]) > 1.3 * np.nanmin(series["tpot_s"]):
-        low, high = (_time(float(end(series["tpot_s"]))) for end in (np.nanmin, np.nanmax))
+    running, tpot_s = series["running"][arriving], series["tpot_s"][arriving]
+    if _correlation(running, tpot_s) > 0.7 and np.nanmax(tpot_s) > 1.3 * np.nanmin(tpot_s):
+        low, high = (_time(float(end(tpot_s))) for end in (np.nanmin, np.nanmax))
         return "ramp", f"TPOT follows the number of running requests, from {low} to {high}, and nobody waits long"
     return "steady", f"TTFT stays near {_time(float(np.nanmean(result.ttft_s)))}, TPOT near {_time(_mean(result.tpot_s))}"
 

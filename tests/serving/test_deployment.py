@@ -127,6 +127,21 @@ def test_patterns_have_names():
     assert pattern(pressure)[0] == "kv-pressure"
 
 
+def test_the_ends_of_a_ramp_are_those_of_the_time_in_which_requests_arrive():
+    """By an explicit loop over the requests that ended in each of 60 equal parts of the run; the drain after the last is left out."""
+    ramp = SERVER.run(open_loop(300, 20.0, fixed_length(1000), fixed_length(200), seed=2))
+    width = float(ramp.stretches[:, 1].max()) / 60
+    means = []
+    for part in range(int(max(ramp.sent_s) // width)):
+        ended = [tpot for tpot, end in zip(ramp.tpot_s, ramp.ended_s, strict=True) if part * width <= end < (part + 1) * width]
+        means += [sum(ended) / len(ended)] if ended else []
+    drained = [tpot for tpot, end in zip(ramp.tpot_s, ramp.ended_s, strict=True) if end > ramp.ended_s.max() - width]
+    assert min(drained) < min(means)
+    name, sentence = pattern(ramp)
+    assert name == "ramp"
+    assert f"from {1e3 * min(means):.3g} ms to {1e3 * max(means):.3g} ms" in sentence
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
