@@ -28,8 +28,8 @@ class Request:
     """What a figure is asked to show.
 
     devices: the first is the one that everything is computed for, others share the axes where a figure can compare.
-    batch: sequences in a decode step. load: lengths and service levels. memory_options: those of
-    capacity.memory_plan. table: a CSV with measurements or predictions.
+    batch: sequences in a decode step. load: lengths, service levels and, for a simulated run, the requests in flight.
+    memory_options: those of capacity.memory_plan. table: a CSV with measurements or predictions.
     command: what the footer says reproduces the figure.
     """
 
@@ -88,6 +88,7 @@ class Chart:
     """A figure: one finding (title), what is shown (subtitle), its data as rows, and the function that paints it in a frame.
 
     Rows are in SI base units with the unit in the key; all have the same keys. basis: what the times rest on, for the footer.
+    notes: what was chosen where nothing was asked for, and how to ask for it.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class Chart:
     paint: Callable[[FigureBase], None]
     request: Request
     basis: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def footer(self) -> tuple[str, ...]:

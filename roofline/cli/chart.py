@@ -35,7 +35,7 @@ def chart(
     ] = None,
     input_len: options.InputLength = 1024,
     output_len: options.OutputLength = 256,
-    batch: BatchSize = 1,
+    batch: BatchSize = None,
     goodput: Goodput = None,
     tp: options.Tp = 1,
     pp: options.Pp = 1,
@@ -87,4 +87,5 @@ def _answer(found: Chart, files: list[Path], inputs: dict[str, Any]) -> Answer:
     data = {"title": found.title, "subtitle": found.subtitle, "rows": list(found.rows), "files": [str(path) for path in files]}
     columns = [Column(key, key, "text") for key in (found.rows[0] if found.rows else {})]
     blocks: list[Block] = [Paragraph(found.title + ".", style="bold"), *(Paragraph(str(path), bullet="→") for path in files)]
-    return Answer("chart", inputs, data, Table(columns, found.rows), blocks, [found.basis] if found.basis else [])
+    blocks += [Paragraph(note + ".", bullet="·") for note in found.notes]
+    return Answer("chart", inputs, data, Table(columns, found.rows), blocks, [*([found.basis] if found.basis else []), *found.notes])

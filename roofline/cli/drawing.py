@@ -20,7 +20,15 @@ Devices = Annotated[
     typer.Option("--hardware", "-H", metavar="HW", help="A device; several -H share the axes where a figure can compare."),
 ]
 BatchSize = Annotated[
-    int, typer.Option("--batch", "--concurrency", "--max-concurrency", min=1, metavar="N", help="Sequences in a decode step.")
+    int | None,
+    typer.Option(
+        "--batch",
+        "--concurrency",
+        "--max-concurrency",
+        min=1,
+        metavar="N",
+        help="Sequences in a decode step, 1 unless given; of a simulated run, the requests in flight.",
+    ),
 ]
 _NOT_INPUT = ("output", "chart", "as_json", "as_csv")
 
@@ -38,8 +46,8 @@ def request_of(
         precision=Precision(weights=options["weights"], kv=options["kv_dtype"]),
         conventions=Conventions(causal=not options["full"]),
         engine="reference" if engine == "plain" else engine,
-        batch=options["batch"],
-        load=Load(options["input_len"], options["output_len"], ttft_s=goals.get("ttft"), tpot_s=goals.get("tpot")),
+        batch=options["batch"] or 1,
+        load=Load(options["input_len"], options["output_len"], options["batch"], ttft_s=goals.get("ttft"), tpot_s=goals.get("tpot")),
         memory_options={"engine": engine, **memory},
         table=options.get("table"),
         command=command,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The document: .pdf, .html or .md.")],
     input_len: options.InputLength = 1024,
     output_len: options.OutputLength = 256,
-    batch: BatchSize = 1,
+    batch: BatchSize = None,
     goodput: Goodput = None,
     tp: options.Tp = 1,
     pp: options.Pp = 1,
@@ -65,8 +64,7 @@ def report(
     }  # fmt: skip
     command = readable(f"{command_line(context)} -o {shlex.quote(output.name)}")
     request = request_of(context.params, model=model, hardware=[hardware], memory=memory, command=command)
-    asked = batch if batch > 1 else None  # one sequence is where a report starts, not a load that needs replicas
-    plan = make_plan(request.setup, replace(request.load, concurrency=asked), **request.memory_options)
+    plan = make_plan(request.setup, request.load, **request.memory_options)
     document = tell(plan, request, results)
     files = [str(path) for path in write(document, output)]
     inputs = {name: value for name, value in context.params.items() if name not in ("output", "as_json", "context")}

@@ -17,7 +17,10 @@ _MOST_CHUNKS = 256
 
 @dataclass(frozen=True)
 class ChunkPoint:
-    """A token budget per step and what a simulated load sees under it: seconds, output tokens per second of the replica."""
+    """A token budget per step and what a simulated load sees under it: seconds, output tokens per second of the replica.
+
+    TTFT and TPOT are those of the requests after the first, which all come at once to an empty server; gaps and rate are the whole run's.
+    """
 
     chunk: int
     ttft_mean_s: float
@@ -28,9 +31,9 @@ class ChunkPoint:
     output_tokens_per_s: float
 
     @classmethod
-    def of(cls, chunk: int, result: Result) -> ChunkPoint:
-        """The point of one run."""
-        ttft, tpot = Summary.of(result.ttft_s), Summary.of(result.tpot_s)
+    def of(cls, chunk: int, result: Result, at_once: int) -> ChunkPoint:
+        """The point of one run whose first `at_once` requests come together."""
+        ttft, tpot = Summary.of(result.ttft_s[at_once:]), Summary.of(result.tpot_s[at_once:])
         rate = float(result.output_tokens.sum()) / (result.makespan_s or float("inf"))
         return cls(chunk, ttft.mean, ttft.p99, tpot.mean, tpot.p99, result.itl.p99, rate)
 
@@ -52,10 +55,14 @@ def chunk_sweep(
     for size in chosen:
         settings = replace(deployment.memory.settings, max_num_batched_tokens=size, max_num_seqs=min(size, deployment.max_num_seqs))
         budgeted = replace(deployment, policy=policy, memory=replace(deployment.memory, settings=settings))
-        points.append(ChunkPoint.of(size, budgeted.run(workload)))
+        points.append(ChunkPoint.of(size, budgeted.run(workload), concurrency))
     return points, fits
 
 
-def largest_chunk(points: Sequence[ChunkPoint], limit_s: float) -> ChunkPoint | None:
-    """The largest token budget whose 99th percentile between two tokens stays within `limit_s`; None if no point does."""
-    return max((point for point in points if point.itl_p99_s <= limit_s), key=lambda point: point.chunk, default=None)
+def keeping(points: Sequence[ChunkPoint], *, gap_s: float | None = None, ttft_s: float | None = None) -> list[ChunkPoint]:
+    """The points whose 99th percentile between two tokens is within gap_s and whose 99th percentile of TTFT is within ttft_s."""
+    return [point for point in points if _within(point.itl_p99_s, gap_s) and _within(point.ttft_p99_s, ttft_s)]
+
+
+def _within(seconds: float, limit_s: float | None) -> bool:
+    return limit_s is None or seconds <= limit_s

@@ -34,7 +34,7 @@ def document() -> Document:
     return _document("llama-2-7b")
 
 
-@pytest.mark.parametrize(("batch", "told"), [((), False), (("--batch", 64), True)])
+@pytest.mark.parametrize(("batch", "told"), [((), False), (("--batch", 1), True), (("--batch", 64), True)])
 def test_replicas_and_cost_are_those_of_a_load_that_was_given(batch: tuple[object, ...], told: bool, cli: Cli, tmp_path: Path) -> None:  # noqa: F811
     assert cli("report", "llama-2-7b", "-H", "h100-sxm", *batch, "-o", tmp_path / "x.md").code == 0
     text = (tmp_path / "x.md").read_text()
