@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +17,7 @@ from roofline.planning.rehearsal import at_share, in_flight, replica
 from roofline.serving.export import timeline as series_of
 from roofline.serving.pattern import pattern
 from roofline.serving.statistics import Result
+from roofline.units import counted
 
 SHARE = 0.8
 POINTS = 120
@@ -23,11 +25,16 @@ _ROWS = 4
 
 
 def timeline(request: Request) -> Chart:
-    """A run of the load: Poisson arrivals at SHARE of the capacity of the closed form, or `batch` requests in flight if that is > 1."""
-    concurrency = max(request.batch, 8)
-    deployment, _ = replica(request.setup, request.load, concurrency, **request.memory_options)
-    made = in_flight(request.load, request.batch) if request.batch > 1 else at_share(request.setup, request.load, deployment, SHARE)
-    return timeline_of(deployment.run(made), f"{request.shown} · {made.name}", request)
+    """A run of the load's requests in flight; where it states none, of Poisson arrivals at SHARE of the closed form's most."""
+    setup, load, asked = request.setup, request.load, request.load.concurrency
+    deployment, _ = replica(setup, load, max(asked or 1, 8), **request.memory_options)
+    if asked is not None:
+        return timeline_of(deployment.run(in_flight(load, asked)), f"{request.shown} · {counted(asked, 'request')} in flight", request)
+    made, rate = at_share(setup, load, deployment, SHARE)
+    chosen = f"{rate:.3g} requests/s, {100 * SHARE:g} % of what the closed form gives"
+    found = timeline_of(deployment.run(made), f"{request.shown} · {chosen}", request)
+    own = "--batch N draws N requests in flight, `roofline simulate … --request-rate R --chart FILE` a rate of your own"
+    return replace(found, notes=(f"Poisson arrivals at {chosen} for the most requests that fit, since no load is stated; {own}",))
 
 
 def timeline_of(result: Result, subtitle: str, request: Request) -> Chart:

@@ -51,12 +51,12 @@ def in_flight(load: Load, concurrency: int, seed: int = 0) -> Workload:
     return closed_loop(max(3 * concurrency, requests_for(load)), concurrency, inputs, outputs, seed=seed)
 
 
-def at_share(setup: Setup, load: Load, deployment: Deployment, share: float, seed: int = 0) -> Workload:
-    """Poisson arrivals at `share` of the rate that the closed form gives at the largest batch that fits."""
+def at_share(setup: Setup, load: Load, deployment: Deployment, share: float, seed: int = 0) -> tuple[Workload, float]:
+    """(Poisson arrivals, their rate per second): `share` of the rate that the closed form gives at the largest batch that fits."""
     inputs, outputs = spread(load)
     limit = max(1, min(deployment.max_num_seqs * deployment.engines, deployment.memory.max_sequences(load.longest)))
     rate = share * operate(setup, load, limit).request_rate
-    return open_loop(requests_for(load), rate, inputs, outputs, seed=seed)
+    return open_loop(requests_for(load), rate, inputs, outputs, seed=seed), rate
 
 
 def run(deployment: Deployment, workload: Workload) -> Result:
