@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli import options
-from roofline.cli.output import Answer, emit
+from roofline.cli.output import Answer, check_target, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.cli.shell import new_app
 from roofline.errors import InputError
@@ -33,7 +33,7 @@ def sweep_command(
         Path | None, typer.Option(metavar="FILE", help="One JSON line per configuration; beside SPEC unless given. A new run resumes.")
     ] = None,
     backend: Annotated[Backend, typer.Option(help="Local processes, this process, or a cluster that is there.")] = "loky",
-    jobs: Annotated[int, typer.Option(metavar="N", help="Processes; -1: one per core.")] = -1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=-1, help="Processes; -1: one per core.")] = -1,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
     output: options.OutFile = None,
@@ -42,6 +42,9 @@ def sweep_command(
 
     Ctrl-C keeps what is done; the same command goes on with what is missing.
     """
+    if jobs == 0:
+        raise InputError("--jobs 0: give a number of processes, or -1 for one per core")
+    check_target(output)
     loaded = load_spec(spec)
     count = len(configurations(loaded))
     if count > MOST:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from roofline.errors import InputError, MissingDependencyError, RooflineError
 from roofline.ledger import Parallel, Precision
 from roofline.phases import Setup
 from roofline.planning.load import Load, operate, replicas_needed
+from roofline.planning.sweep_records import open_records
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.serving.asked import Lengths, Traffic, serve
 from roofline.serving.deployment import Deployment, Policy, deploy
@@ -62,7 +64,7 @@ class Spec(BaseModel):
     axes: Axes
     method: Literal["closed", "simulate"] = "simulate"
     num_requests: int = Field(200, ge=1)
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     ttft_ms: float | None = Field(None, gt=0)
     tpot_ms: float | None = Field(None, gt=0)
 
@@ -191,7 +193,7 @@ def _simulated(one: Mapping[str, Any], spec: Spec, server: Deployment) -> dict[s
         "itl_p99_s": data["itl_s"]["p99"],
         "preemptions": data["preemptions"],
         "output_tokens_per_s": data["output_tokens_per_s"] or 0.0,
-        "meets_goodput": not spec.levels or float(result.good(spec.levels).mean()) >= ATTAINMENT,
+        "meets_goodput": bool(result.completed.any()) and float(result.good(spec.levels).mean()) >= ATTAINMENT,
     }
 
 
@@ -209,16 +211,14 @@ def sweep(
     Raises MissingDependencyError without joblib (except sequential).
     """
     every = configurations(spec)
-    if records is not None:
-        drop_cut_line(records)
-    known = {record["key"]: record for record in read_records(records)} if records is not None else {}
-    missing = [one for one in every if key_of(one, spec) not in known]
-    for done, record in enumerate(_results(missing, spec, backend, jobs), len(every) - len(missing) + 1):
-        known[record["key"]] = record
-        if records is not None:
-            with records.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-        progress(done, len(every))
+    with open_records(records) if records is not None else nullcontext((dict[str, dict[str, Any]](), None)) as (known, writer):
+        missing = [one for one in every if key_of(one, spec) not in known]
+        for done, record in enumerate(_results(missing, spec, backend, jobs), len(every) - len(missing) + 1):
+            known[record["key"]] = record
+            if writer is not None:
+                writer.write(record)
+                writer.flush()
+            progress(done, len(every))
     return [known[key_of(one, spec)] for one in every]
 
 
@@ -237,32 +237,6 @@ def _results(missing: Sequence[Mapping[str, Any]], spec: Spec, backend: Backend,
 def _with_joblib(joblib: Any, missing: Sequence[Mapping[str, Any]], spec: Spec, backend: str, jobs: int) -> Iterator[dict[str, Any]]:
     with joblib.parallel_config(backend=backend, n_jobs=jobs):
         yield from joblib.Parallel(return_as="generator_unordered")(joblib.delayed(evaluate)(one, spec) for one in missing)
-
-
-def drop_cut_line(path: Path) -> None:
-    """Takes away a last line that an interrupted write left without its end."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of an earlier run. Raises InputError for a bad line."""
-    if not path.exists():
-        return []
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: not a record ({error.msg}); remove the line") from None
-        if isinstance(record, dict) and "key" in record:
-            found.append(record)
-    return found
 
 
 @dataclass(frozen=True)
