@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from roofline.serving.workloads import Segment, Workload, shared_id
 
 MOONCAKE_BLOCK = 512
 MOST_TOKENS = 1 << 40
+LATEST_S = 1e11  # three thousand years: beyond it a time is a typing mistake
 Row = tuple[int, dict[str, Any]]
 
 
@@ -36,7 +36,7 @@ class _Columns:
 
     def add(self, line: int, arrival: float, inputs: int, outputs: int, keys: Sequence[str]) -> None:
         """keys: names of the three columns, for messages."""
-        if not math.isfinite(arrival):
+        if not abs(arrival) <= LATEST_S:
             raise self.fail(line, keys[0], f"{arrival} is not a time")
         if self.arrival and arrival < self.arrival[-1]:
             raise self.fail(line, keys[0], f"{arrival} s comes before the row above ({self.arrival[-1]} s): sort the trace by time")
@@ -72,7 +72,7 @@ def load_trace(path: str | Path) -> Workload:
     """
     path = Path(path)
     if not path.is_file():
-        raise RecordError(f"{path}: there is no such file")
+        raise RecordError(f"{path}: is no plain file" if path.exists() else f"{path}: there is no such file")
     rows = read_jsonl(path) if path.suffix in (".jsonl", ".json") else _csv_rows(path)
     first = next(rows, None)
     if first is None:
@@ -95,7 +95,9 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             for row in reader:
-                yield reader.line_num, {key: value for key, value in row.items() if key is not None}
+                if None in row:
+                    raise RecordError(f"{path}:{reader.line_num}: more cells than the header has columns")
+                yield reader.line_num, row
     except (csv.Error, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: not CSV in UTF-8 ({error})") from None
 
@@ -110,6 +112,8 @@ def _value(columns: _Columns, line: int, row: dict[str, Any], key: str) -> Any:
 def _number(columns: _Columns, line: int, row: dict[str, Any], key: str) -> float:
     value = _value(columns, line, row, key)
     try:
+        if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+            raise ValueError
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise columns.fail(line, key, f"{str(value)[:40]!r} is not a number") from None
@@ -126,7 +130,8 @@ def _azure(columns: _Columns, line: int, row: dict[str, Any]) -> None:
     keys = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
     text = str(_value(columns, line, row, keys[0]))
     try:
-        moment = datetime.fromisoformat(text).timestamp()
+        read = datetime.fromisoformat(text)
+        moment = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise columns.fail(line, keys[0], f"{text!r} is not a time like 2023-11-16 18:15:46.680590") from None
     columns.add(line, moment, _count(columns, line, row, keys[1]), _count(columns, line, row, keys[2]), keys)
@@ -153,8 +158,11 @@ def _own(columns: _Columns, line: int, row: dict[str, Any]) -> None:
         raise columns.fail(line, keys[0], f"{arrival} s is negative: times count from the start")
     columns.add(line, arrival, inputs, _count(columns, line, row, keys[2]), keys)
     columns.segments.append(_shared(columns, line, row, inputs))
-    if row.get("class"):
-        columns.classes.append(str(row["class"]))
+    name = row.get("class")
+    if name not in (None, ""):
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise columns.fail(line, "class", f"{str(name)[:40]!r} is no name")
+        columns.classes.append(str(name))
     if len(columns.classes) not in (0, len(columns.arrival)):
         raise columns.fail(line, "class", "some rows have a class and some have none: give every row one")
 
@@ -164,7 +172,7 @@ def _shared(columns: _Columns, line: int, row: dict[str, Any], inputs: int) -> t
     if hash_ids not in (None, ""):
         if prefix not in (None, ""):
             raise columns.fail(line, "prefix_id", "hash_ids and prefix_id exclude each other")
-        size = _count(columns, line, row, "hash_block_tokens") if row.get("hash_block_tokens") else MOONCAKE_BLOCK
+        size = _count(columns, line, row, "hash_block_tokens") if row.get("hash_block_tokens") not in (None, "") else MOONCAKE_BLOCK
         if size < 1:
             raise columns.fail(line, "hash_block_tokens", f"{size}: a block has at least one token")
         return _hashed(columns, line, hash_ids, inputs, size)
@@ -186,6 +194,8 @@ def _hashed(columns: _Columns, line: int, value: Any, inputs: int, size: int) ->
     if isinstance(value, str):
         value = value.replace("[", " ").replace("]", " ").replace(",", " ").replace(";", " ").split()
     try:
+        if not isinstance(value, list) or any(isinstance(entry, bool) or int(entry) != float(entry) for entry in value):
+            raise TypeError
         ids = [int(entry) for entry in value]
     except (TypeError, ValueError, OverflowError):
         raise columns.fail(line, "hash_ids", f"{value!r} is not a list of whole numbers") from None

@@ -93,6 +93,10 @@ def test_a_prefix_without_length_is_the_whole_prompt(tmp_path):
         ("arrival_s,input_tokens,output_tokens\nnan,5,5\n", r"trace\.csv:2:arrival_s: nan is not a time"),
         ("arrival_s,input_tokens,output_tokens\n0,5.5,5\n", r"trace\.csv:2:input_tokens: 5\.5 is not a whole number"),
         ("arrival_s,input_tokens,output_tokens\n0,inf,5\n", r"trace\.csv:2:input_tokens: inf is not a whole number"),
+        ("arrival_s,input_tokens,output_tokens\n0,1_0,5\n", r"trace\.csv:2:input_tokens: '1_0' is not a number"),
+        ("arrival_s,input_tokens,output_tokens\n1e308,5,5\n", r"trace\.csv:2:arrival_s: 1e\+308 is not a time"),
+        ("arrival_s,input_tokens,output_tokens\n0,5,5,9\n", r"trace\.csv:2: more cells than the header"),
+        ("arrival_s,input_tokens,output_tokens,hash_ids,hash_block_tokens\n0,5,5,1,0\n", r"trace\.csv:2:hash_block_tokens: 0"),
         ("arrival_s,input_tokens,output_tokens\n0,5\n", r"trace\.csv:2:output_tokens: missing"),
         ("arrival_s,input_tokens,output_tokens,class\n0,5,5,a\n1,5,5,\n", r"trace\.csv:3:class: some rows have a class"),
         ("arrival_s,input_tokens,output_tokens,hash_ids\n0,600,5,[1]\n", r"trace\.csv:2:hash_ids: 1 ids for 600 tokens: 2 of 512"),
@@ -107,8 +111,33 @@ def test_bad_rows_are_named(tmp_path, text, message):
         load_trace(write(tmp_path, text))
 
 
+def own_line(**more):
+    return json.dumps({"arrival_s": 0, "input_tokens": 5, "output_tokens": 5} | more)
+
+
+def test_names_may_be_numbers_and_times_without_a_zone_are_utc(tmp_path):
+    named = load_trace(write(tmp_path, f"{own_line(**{'class': 0})}\n{own_line(**{'class': 'a'})}", "t.jsonl"))
+    assert list(named.classes) == ["0", "a"]
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,5,5\n2023-11-16T18:15:48Z,5,5\n2023-11-16T20:15:49+02:00,5,5\n"
+    assert list(load_trace(write(tmp_path, text, "azure.csv")).arrival_s) == [0, 2, 3]
+
+
+def test_a_folder_is_no_trace(tmp_path):
+    with pytest.raises(RecordError, match="is no plain file"):
+        load_trace(tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", r"t\.jsonl:1: not JSON"), ("[1]", r"t\.jsonl:1: .* is not an object"), ("", "no requests")]
+    ("text", "message"),
+    [
+        ("{", r"t\.jsonl:1: not JSON"),
+        ("[1]", r"t\.jsonl:1: .* is not an object"),
+        ("", "no requests"),
+        (own_line(arrival_s=True), r"t\.jsonl:1:arrival_s: 'True' is not a number"),
+        (own_line(hash_ids=[1.7]), r"t\.jsonl:1:hash_ids: .* list of whole numbers"),
+        (own_line(hash_ids={"1": 2}), r"t\.jsonl:1:hash_ids: .* list of whole numbers"),
+        (own_line(**{"class": ["a"]}), r"t\.jsonl:1:class: .* is no name"),
+    ],
 )
 def test_bad_json_lines_are_named(tmp_path, text, message):
     with pytest.raises(RecordError, match=message):
