@@ -97,7 +97,7 @@ def _finding(points: Sequence[ChunkPoint], kept: Sequence[ChunkPoint], load: Loa
     if not levels:
         first, last = points[0], points[-1]
         gaps, ttft = _change(first.itl_p99_s, last.itl_p99_s), _change(first.ttft_mean_s, last.ttft_mean_s)
-        return f"From {first.chunk:,} to {last.chunk:,} tokens per step, P99 between tokens {gaps}, TTFT {ttft}"
+        return f"From {first.chunk:,} to {last.chunk:,} tokens per step, P99 between tokens {gaps}, mean TTFT {ttft}"
     if best is None:
         smooth = keeping(points, gap_s=load.tpot_s) if len(levels) > 1 else []
         closest = f"; with the gaps, P99 of TTFT is at least {_ms(min(point.ttft_p99_s for point in smooth))}" if smooth else ""
