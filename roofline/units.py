@@ -152,6 +152,15 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{round(value, digits - 1 - exponent):,.{decimals}f}"
 
 
+def plain(value: float, digits: int = 10) -> str:
+    """`value` as people type it: at most `digits` significant digits, no zeros at the end, no exponent between 1e-4 and 1e15."""
+    exact = float(f"{value:.{digits}g}")
+    if exact and not 1e-4 <= abs(exact) < 1e15:
+        return f"{exact:g}"
+    text = f"{exact:,.{max(0, digits + 4)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def counted(count: int, noun: str) -> str:
     """A count with its noun: "1 thread", "2 threads", "1,024 threads"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -136,5 +136,14 @@ def test_significant_of_what_is_no_number(value: float, text: str) -> None:
     assert units.significant(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4.0, "4"), (0.1 * 1e3, "100"), (9000.5, "9,000.5"), (1e6, "1,000,000"), (0.00025, "0.00025"), (0.0, "0"), (1e16, "1e+16")],
+)
+def test_plain_is_as_typed(value: float, text: str) -> None:
+    assert units.plain(value) == text
+    assert units.plain(1234.567, 4) == "1,235"
+
+
 def test_a_count_with_its_noun() -> None:
     assert [units.counted(n, "thread") for n in (0, 1, 2, 1024)] == ["0 threads", "1 thread", "2 threads", "1,024 threads"]

@@ -188,7 +188,7 @@ def _answer(setup: Setup, run: Run, inputs: dict[str, Any]) -> Answer:
     how = setup.options
     kind = f"{how.dtype}{f', weights {how.weights}' if how.weights else ''}{f', KV {how.kv}' if how.kv else ''}"
     text = (
-        f"{data['requests']:,} requests in {data['makespan_s']:.3g} s, {data['output_tokens_per_s']:,.1f} output tokens/s; "
+        f"{data['requests']:,} requests in {units.significant(data['makespan_s'])} s, {data['output_tokens_per_s']:,.1f} output tokens/s; "
         f"{data['steps']:,} steps, {data['preemptions']} preemptions, {100 * data['prefix_cache_hit_rate']:.3g} % of prompt tokens cached"
     )
     if data["drafted_tokens"]:

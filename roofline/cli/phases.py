@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline import units
 from roofline.cli import options
 from roofline.cli.output import Answer, emit
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table, assumed
@@ -145,7 +146,8 @@ def _findings(crossovers: dict[str, Any], batch: int, rows: list[dict[str, Any]]
     prompt, half, kv = crossovers.values()
     gain = rows[3]["batching_gain"]
     lines = [
-        f"Batching {batch} sequences multiplies decode throughput by {gain:.3g} and prefill throughput by {rows[1]['batching_gain']:.3g}: "
+        f"Batching {batch} sequences multiplies decode throughput by {units.significant(gain)} and prefill throughput by "
+        f"{units.significant(rows[1]['batching_gain'])}: "
         "decode reads the weights once for all of them, prefill was already at work."
     ]
     if prompt:

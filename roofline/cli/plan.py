@@ -18,7 +18,7 @@ from roofline.ledger import Conventions, Parallel, Precision
 from roofline.phases import Setup
 from roofline.planning.document import plan_document
 from roofline.planning.load import Load
-from roofline.planning.plan import Plan, make_plan
+from roofline.planning.plan import Plan, make_plan, price_of
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.profiles.hardware import Price
 
@@ -114,9 +114,9 @@ def plan(
         "kv_dtype": kv_dtype, "causal": not full, **memory,
     }  # fmt: skip
     data, met = plan_document(found), found.fits and found.meets_load
-    page = plan_page.blocks(found, "The layout as given: " if search else "")
+    page = plan_page.blocks(found, "The layout as given, in closed form: " if search else "")
     if search:
-        sections, met = _search(found, memory, data)
+        sections, met = _search(found, memory, data, price_of(setup.hardware, _price(price)))
         page = [*sections, *page]
     if speedups:
         from roofline.cli import search_page
@@ -129,7 +129,7 @@ def plan(
     emit(answer, as_json=as_json, as_csv=as_csv, path=output)
 
 
-def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any]) -> tuple[list[Block], bool]:
+def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any], price: Price | None) -> tuple[list[Block], bool]:
     """Adds the search for the fewest GPUs to a plan's data; its section of the page, and whether some layout meets the load."""
     from roofline.cli import search_page
     from roofline.cli.simulate import show_progress
@@ -138,9 +138,8 @@ def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any]) -> tuple[
     options = {name: value for name, value in memory.items() if value is not None}
     best = search(found.setup, found.load, progress=show_progress, **options)
     show_progress("")
-    price = min((price.usd_per_gpu_hour for price in found.setup.hardware.prices if "demand" in price.terms), default=None)
     data["search"] = search_page.search_data(best)
-    sections = search_page.search_blocks(best, found.cost.price.usd_per_gpu_hour if found.cost else price, found.load)
+    sections = search_page.search_blocks(best, price)
     return sections, best.best is not None
 
 

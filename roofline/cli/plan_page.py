@@ -9,6 +9,7 @@ from roofline import units
 from roofline.cli.render import Bar, Block, Column, Heading, Paragraph, Table, assumed
 from roofline.planning.load import missed_alone
 from roofline.planning.plan import Plan
+from roofline.profiles.hardware import Price
 
 CURVE = (
     Column("batch", "batch", "integer"),
@@ -229,12 +230,14 @@ def _need(plan: Plan) -> Iterator[str]:
         f"TPOT {_time(point.tpot_s)} with the prefills of others in between."
     )
     if plan.cost is not None:
-        price = plan.cost.price
-        dated = f"{price.provider}, {price.terms}" + (f", {price.as_of}" if price.as_of else "")
-        yield (
-            f"{plan.cost.usd_per_hour:,.2f} $/h at {price.usd_per_gpu_hour:g} $ per GPU and hour ({dated}): "
-            f"{plan.cost.usd_per_million_output_tokens:.3g} $ per million output tokens."
-        )
+        per_million = units.significant(plan.cost.usd_per_million_output_tokens)
+        yield f"{rate_of(plan.cost.usd_per_hour, plan.cost.price)}: {per_million} $ per million output tokens."
+
+
+def rate_of(usd_per_hour: float, price: Price) -> str:
+    """Dollars an hour with the price they come from, its source and date."""
+    dated = f"{price.provider}, {price.terms}" + (f", {price.as_of}" if price.as_of else "")
+    return f"{usd_per_hour:,.2f} $/h at {units.plain(price.usd_per_gpu_hour)} $ per GPU and hour ({dated})"
 
 
 def _size(value: float) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from roofline import units
+from roofline.cli.plan_page import rate_of
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.phases import Setup
 from roofline.planning.load import Load
 from roofline.planning.search import Search, Trial
 from roofline.planning.speedups import SpeculationCurve, parallel_gains, quantisation_gains, speculation_curve
+from roofline.profiles.hardware import Price
 
 TRIALS = (
     Column("layout", "layout"),
@@ -55,8 +58,8 @@ def _trial_data(trial: Trial) -> dict[str, Any]:
     return {"layout": trial.layout, **asdict(trial)}
 
 
-def search_blocks(found: Search, usd_per_gpu_hour: float | None, load: Load) -> list[Block]:
-    """The answer, the configurations that were simulated, and why the others cannot."""
+def search_blocks(found: Search, price: Price | None) -> list[Block]:
+    """The answer and its cost, the configurations that were simulated, and why the others cannot."""
     page: list[Block] = [Heading("The fewest GPUs for the load, simulated")]
     best = found.best
     if best is None:
@@ -70,9 +73,10 @@ def search_blocks(found: Search, usd_per_gpu_hour: float | None, load: Load) -> 
             need = "as many" if fewest == most == best.gpus else f"{fewest} to {most} GPUs"
             text += f" With step times at the ends of their interval: {need}."
         page += [Paragraph(text), Paragraph(f"What binds a server first: {found.binding}; next: {found.next_}.")]
-        if usd_per_gpu_hour is not None and best.output_tokens_per_s:
-            per_million = best.gpus * usd_per_gpu_hour / (3600 * best.output_tokens_per_s) * 1e6
-            page.append(Paragraph(f"{best.gpus * usd_per_gpu_hour:,.2f} $/h, {per_million:.3g} $ per million output tokens."))
+        if price is not None and best.output_tokens_per_s:
+            hourly = best.gpus * price.usd_per_gpu_hour
+            per_million = hourly / (3600 * best.output_tokens_per_s) * 1e6
+            page.append(Paragraph(f"{rate_of(hourly, price)}: {units.significant(per_million)} $ per million output tokens."))
     if found.trials:
         rows = [{**asdict(trial), "layout": trial.layout, "precision": _precision(trial)} for trial in found.trials]
         page += [Paragraph(""), Table(TRIALS, rows, {index: "cyan" for index, trial in enumerate(found.trials) if trial is best})]

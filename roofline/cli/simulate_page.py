@@ -43,8 +43,8 @@ class Found:
 
     @property
     def met(self) -> bool:
-        """Whether enough requests met the service levels (True if there are none), none was impossible and the engine did not stop."""
-        if self.result is None or self.result.stalled:
+        """Whether any request was served, enough met the service levels, if there are some, and the engine did not stop."""
+        if self.result is None or self.result.stalled or not self.result.completed.any():
             return False
         return not self.run.levels or self.highest is not None or float(self.result.good(self.run.levels).mean()) >= self.run.attainment
 
@@ -84,7 +84,8 @@ class Found:
         notes = list(deployment.memory.assumptions) if policy.kv_blocks is None else []
         notes.append(f"step times: expected kernel times and the overhead of {deployment.engine} ({step.source})")
         host = "behind" if policy.asynchronous else "before"
-        notes.append(f"the host takes {1e3 * step.host_s:g} ms + {1e6 * step.host_per_sequence_s:g} µs per sequence, {host} the device")
+        each = f"{units.plain(1e3 * step.host_s)} ms + {units.plain(1e6 * step.host_per_sequence_s)} µs per sequence"
+        notes.append(f"the host takes {each}, {host} the device")
         notes.append(f"at most {deployment.max_num_seqs} sequences and {settings.max_num_batched_tokens} tokens per step")
         if deployment.engines > 1:
             ranks = "data-parallel ranks and pipeline micro-batches"
@@ -94,7 +95,9 @@ class Found:
             notes.append(f"KV moves after the whole prefill at {speed} per rank; the decode server computes the last prompt token again")
         if deployment.speculating is not None:
             drafter = deployment.speculating.drafter
-            notes.append(f"drafting for one sequence takes {1e3 * drafter.draft_time(1):.3g} ms a step; acceptance is alike everywhere")
+            notes.append(
+                f"drafting for one sequence takes {units.format(drafter.draft_time(1), 'time')} a step; acceptance is alike everywhere"
+            )
         notes.append("outputs end at their length; tokenisation and the network are not in the times")
         if self.result is not None and self.result.filling:
             notes.append(f"this may be no steady state: {_growth(self.result.filling)}")
@@ -136,7 +139,7 @@ class Run:
 
         def arrivals(seed: int) -> Callable[[float], Result]:
             def at(rate: float) -> Result:
-                progress(f"{rate:.4g} requests/s …")
+                progress(f"{units.plain(rate, 4)} requests/s …")
                 return self._serve(replace(self.traffic, seed=seed).workload(rate))
 
             return at
@@ -162,7 +165,7 @@ class Run:
         """By how much a request that is alone misses the levels."""
         lengths = self.traffic.lengths
         load = Load(lengths.input_len, lengths.output_len, ttft_s=self.levels.get("ttft"), tpot_s=self.levels.get("tpot"))
-        return missed_alone(self._setup, load)
+        return missed_alone(self._setup, load, self.levels.get("e2el"))
 
     @property
     def _setup(self) -> Setup:
@@ -196,14 +199,15 @@ def blocks(found: Found) -> list[Block]:
 def _answer(found: Found) -> Iterator[str]:
     run, result = found.run, found.result
     if result is None:
-        goals = " and ".join(f"{name.upper()} ≤ {1e3 * limit:g} ms" for name, limit in run.levels.items())
-        yield f"No request rate meets {goals}, so no number of GPUs does: {run.missed_alone()}."
+        goals = " and ".join(f"{name.upper()} ≤ {units.plain(1e3 * limit)} ms" for name, limit in run.levels.items())
+        yield f"No request rate meets {goals}, so no number of such replicas does: {run.missed_alone()}."
+        yield "More ranks per replica (--tp) and smaller formats (--weights, --kv-dtype) make a lone request faster."
         return
     data = result.to_json(run.levels)
     if found.highest is not None:
         found_at = f"The highest rate that meets the service level for {100 * run.attainment:g} % of the requests: "
-        yield found_at + f"{found.highest.request_rate:.3g} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
-        yield f"At {found.highest.above:.3g} requests/s it is {found.highest.missed.upper()} that is missed."
+        yield found_at + f"{units.significant(found.highest.request_rate)} requests/s on {run.gpus} GPU{'s' if run.gpus > 1 else ''}."
+        yield f"At {units.significant(found.highest.above)} requests/s it is {found.highest.missed.upper()} that is missed."
         if len(found.highest.shares) > 1:
             low, high = (100 * end(found.highest.shares) for end in (min, max))
             yield f"{low:.0f}–{high:.0f} % meet it there, over {len(found.highest.shares)} runs with other arrivals."
@@ -211,11 +215,11 @@ def _answer(found: Found) -> Iterator[str]:
         yield f"{result.stalled:,} of {data['requests']:,} requests never end: {STALLED}."
     rate = data["requests_per_s"]
     if rate is None:
-        yield "Not one request could be served."
+        yield f"Not one request could be served: {next(iter(result.recorder.rejected.values()), 'there was none')}."
         return
     yield (
-        f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {rate:.3g} requests/s, "
-        f"{data['output_tokens_per_s']:,.0f} output tokens/s, {data['mean_in_system']:.3g} in the system on average."
+        f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {units.significant(rate)} requests/s, "
+        f"{data['output_tokens_per_s']:,.0f} output tokens/s, {units.significant(data['mean_in_system'])} in the system on average."
     )
     if result.filling:
         yield f"This may be no steady state: {_growth(result.filling)}."
@@ -231,6 +235,8 @@ def _growth(filling: tuple[float, float]) -> str:
 
 def _details(found: Found, result: Result) -> Iterator[str]:
     run = found.run
+    if not result.completed.any():
+        return
     load = load_of(result, run.deployment.max_num_seqs)
     pool = f"the KV pool was at most {100 * load.kv_peak:.0f} % full, {sum(result.recorder.preemptions):,} preemptions"
     yield f"Steps ran {100 * load.busy:.0f} % of the time, {100 * load.prefill:.0f} % with prompt tokens in them; {pool}."
@@ -252,9 +258,9 @@ def _details(found: Found, result: Result) -> Iterator[str]:
         yield f"Class {name}: {each['requests']:,} requests, {times}."
     for name, limit in run.levels.items():
         share = float(result.good({name: limit}).mean())
-        yield f"{name.upper()} ≤ {1e3 * limit:g} ms: {100 * share:.1f} % of the requests."
+        yield f"{name.upper()} ≤ {units.plain(1e3 * limit)} ms: {100 * share:.1f} % of the requests."
     if run.levels:
-        yield f"Goodput: {result.goodput(run.levels):.3g} requests/s meet every level."
+        yield f"Goodput: {units.significant(result.goodput(run.levels))} requests/s meet every level."
     for name, end in found.ends.items():
         data = end.to_json()
         parts = (f"{NAMES[key]} {units.format(data[key]['mean'], 'time')}" for key in ("ttft_s", "tpot_s") if data[key]["mean"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roofline import units
 from roofline.batch import Batch
 from roofline.errors import InputError
 from roofline.phases import Setup
@@ -178,16 +179,23 @@ def _latency_s(load: Load, point: Operating) -> float:
     return point.prefill_s + load.output_len * point.tpot_s
 
 
-def missed_alone(setup: Setup, load: Load) -> str:
-    """By how much a request that is alone misses its service levels, and whether the hard bound already does."""
+def missed_alone(setup: Setup, load: Load, e2el_s: float | None = None) -> str:
+    """By how much a request that is alone misses its service levels, and whether the hard bound already does.
+
+    e2el_s: a level for the whole request, TTFT + (output − 1) · TPOT.
+    """
     prefill = setup.price(Batch.prefill(1, load.input_len)).estimate
     decode = setup.price(Batch.decode(1, load.mean_context)).estimate
+    first, token = ((float(np.asarray(time.expected_s)), float(np.asarray(time.bound_s))) for time in (prefill, decode))
+    whole = (first[0] + (load.output_len - 1) * token[0], first[1] + (load.output_len - 1) * token[1])
     parts = []
-    for name, level, time in (("TTFT", load.ttft_s, prefill), ("TPOT", load.tpot_s, decode)):
-        expected, bound = float(np.asarray(time.expected_s)), float(np.asarray(time.bound_s))
+    for name, level, (expected, bound) in (
+        ("TTFT", load.ttft_s, first), ("TPOT", load.tpot_s, token), ("end-to-end latency", e2el_s, whole)
+    ):  # fmt: skip
         if level is not None and expected > level:
-            beyond = f"even the hard bound is {1e3 * bound:.3g} ms" if bound > level else f"the hard bound is {1e3 * bound:.3g} ms"
+            even = "even " if bound > level else ""
             parts.append(
-                f"{name} of a lone request is {1e3 * expected:.3g} ms, {expected / level:.2g} × its level of {1e3 * level:g} ms; {beyond}"
+                f"{name} of a lone request is {units.format(expected, 'time')}, {units.significant(expected / level, 2)} × its level of "
+                f"{units.plain(1e3 * level)} ms; {even}the hard bound is {units.format(bound, 'time')}"
             )
-    return "; ".join(parts) or "the closed form finds no batch that meets the levels"
+    return "; ".join(parts) or "in closed form a lone request of these lengths meets them, but in the simulation too few do"

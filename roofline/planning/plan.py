@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from roofline import units
 from roofline.capacity import Gain, MemoryPlan, first_limit, knob_gains, memory_plan
 from roofline.phases import BatchCurve, Phase, Setup, batch_curve, latency_limited_batch, phase
 from roofline.planning.load import Load, Need, operate, replicas_needed
-from roofline.profiles.hardware import Price
+from roofline.profiles.hardware import Hardware, Price
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape:
     found.append(Limit("max_num_seqs", cap, f"the engine runs at most {cap:,} sequences"))
     if load.tpot_s is not None:
         batch = latency_limited_batch(setup, load.mean_context, load.tpot_s)
-        goal = f"under {load.tpot_s * 1e3:g} ms"
+        goal = f"under {units.plain(load.tpot_s * 1e3)} ms"
         met = f"a decode step alone stays {goal} up to batch {batch:,}" if batch else f"a decode step is not {goal} even at batch 1"
         found.append(Limit("tpot", batch, met))
     if shape.eighty is not None:
@@ -170,10 +171,15 @@ def _limits(setup: Setup, load: Load, memory: MemoryPlan, in_memory: int, shape:
     return sorted(found, key=lambda limit: limit.batch if limit.batch is not None else 1 << 60)
 
 
+def price_of(hardware: Hardware, given: Price | None = None) -> Price | None:
+    """The price that costs are counted with: the one given, else the profile's cheapest dated on-demand price, None without one."""
+    on_demand = [p for p in hardware.prices if "demand" in p.terms and p.as_of[:4].isdigit()]
+    return given or min(on_demand, key=lambda p: p.usd_per_gpu_hour, default=None)
+
+
 def _cost(setup: Setup, need: Need | None, load: Load, price: Price | None) -> Cost | None:
     """Dollars per hour and per million output tokens; None without a price or a load."""
-    on_demand = [p for p in setup.hardware.prices if "demand" in p.terms and p.as_of[:4].isdigit()]
-    chosen = price or min(on_demand, key=lambda p: p.usd_per_gpu_hour, default=None)
+    chosen = price_of(setup.hardware, price)
     if chosen is None or need is None:
         return None
     hourly = need.gpus * chosen.usd_per_gpu_hour

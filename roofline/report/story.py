@@ -174,7 +174,7 @@ def _change(plan: Plan) -> Section:
             Text([
                 f"At {price.usd_per_gpu_hour:g} USD per GPU and hour ({price.provider}, {price.terms} {price.as_of}): "
                 f"{cost.usd_per_hour:.2f} USD per hour, "
-                f"{cost.usd_per_million_output_tokens:.3g} USD per million output tokens."
+                f"{units.significant(cost.usd_per_million_output_tokens)} USD per million output tokens."
             ])
         )  # fmt: skip
     return Section("What runs out first, and what to change", blocks)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from roofline import units
 from roofline.errors import InputError
 from roofline.scheduling.content import Segments
 from roofline.scheduling.request import Request
@@ -190,7 +191,7 @@ def open_loop(count: int, rate: float, inputs: Lengths, outputs: Lengths, *, bur
     """`count` requests at `rate` 1/s whatever the server does (rate = inf: all at once)."""
     rng = np.random.default_rng(seed)
     arrival = interarrival(count, rate, burstiness, rng)
-    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), name=f"open loop at {rate:.4g} requests/s")
+    return Workload(arrival, inputs.draw(count, rng), outputs.draw(count, rng), name=f"open loop at {units.plain(rate, 4)} requests/s")
 
 
 def closed_loop(count: int, concurrency: int, inputs: Lengths, outputs: Lengths, *, seed: int = 0) -> Workload:

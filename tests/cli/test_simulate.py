@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_missed_levels_end_with_3(cli: Cli) -> None:
     assert cli(*ASK, *SMALL, "--goodput", "tpot:1").code == 3
     done = cli(*ASK, "--find-max-rate", "--goodput", "tpot:1", "--num-requests", "20")
     assert done.code == 3
-    assert "no number of GPUs" in " ".join(done.out.split())
+    assert "no number of such replicas" in " ".join(done.out.split())
     assert "hard bound" in done.out
     assert cli("simulate", "llama-3.1-70b", "-H", "h100-sxm", *SMALL).code == 3
 
@@ -161,7 +162,7 @@ def test_plan_searches_and_tells_gains(cli: Cli) -> None:
     assert done.code == 3
     assert "hard bound" in done.out
     assert done.out.startswith("The fewest GPUs for the load, simulated\nNo layout meets the load:")  # what was asked comes first
-    assert "\nThe layout as given: llama-3.1-8b fits on one h100-sxm\n" in done.out
+    assert "\nThe layout as given, in closed form: llama-3.1-8b fits on one h100-sxm\n" in done.out
 
 
 def test_rates_are_said_to_include_filling_up_and_draining(cli: Cli) -> None:
@@ -195,3 +196,30 @@ def test_a_run_too_short_for_its_rate_says_so(cli: Cli) -> None:
     options = ("-H", "h100-sxm", "--num-requests", "200", "--input-len", "2048", "--output-len", "256")
     assert "This may be no steady state: " in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "100").out
     assert "no steady state" not in cli("simulate", "llama-3.1-8b", *options, "--request-rate", "2").out
+
+
+def test_everyday_sizes_have_no_exponent(cli: Cli) -> None:
+    """Times above a second, rates and levels of thousands: 8.13 s and 8,140, never 8.13e+03."""
+    long = ("--isl", "60000", "--osl", "16")
+    pages = [
+        cli(*ASK, "--request-rate", "20000", "--num-requests", "1200", "--isl", "16", "--osl", "8", "--goodput", "e2el:1500000").out,
+        cli("plan", *ASK[1:], *long, "--request-rate", "5", "--price", "12000", "--goodput", "ttft:1500").out,
+        cli("plan", *ASK[1:], *long, "--request-rate", "5", "--price", "12000").out,
+    ]
+    for page in pages:
+        assert not re.search(r"\de\+\d", page), page
+
+
+def test_nothing_served_ends_with_3_and_says_why_first(cli: Cli) -> None:
+    done = cli(*ASK, "--concurrency", "2", "--num-requests", "4", "--isl", "200000")
+    assert done.code == 3
+    assert "Not one request could be served: 200000 prompt tokens leave no room" in " ".join(done.out.split())
+    assert "Nobody waited" not in done.out
+
+
+def test_the_price_of_a_search_is_the_one_that_was_given(cli: Cli) -> None:
+    """llama-3.1-70b does not fit on one H100 as given, so the plan has no cost of its own; the search's has source and date."""
+    ask = ("plan", "llama-3.1-70b", "-H", "h100-sxm", "--request-rate", "2", "--goodput", "ttft:2000", "tpot:60", "--search")
+    out = " ".join(cli(*ask, "--price", "100").out.split())
+    assert "at 100 $ per GPU and hour (--price, as given): " in out
+    assert re.search(r"at [\d.]+ \$ per GPU and hour \([^)]*, 20\d\d-\d\d-\d\d\): ", " ".join(cli(*ask).out.split()))
