@@ -213,7 +213,7 @@ def test_everyday_sizes_have_no_exponent(cli: Cli) -> None:
 def test_nothing_served_ends_with_3_and_says_why_first(cli: Cli) -> None:
     done = cli(*ASK, "--concurrency", "2", "--num-requests", "4", "--isl", "200000")
     assert done.code == 3
-    assert "Not one request could be served: 200000 prompt tokens leave no room" in " ".join(done.out.split())
+    assert "Not one request could be served: request 0: 200000 prompt tokens leave no room" in " ".join(done.out.split())
     assert "Nobody waited" not in done.out
 
 
