@@ -114,7 +114,7 @@ def plan(
         "kv_dtype": kv_dtype, "causal": not full, **memory,
     }  # fmt: skip
     data, met = plan_document(found), found.fits and found.meets_load
-    page = plan_page.blocks(found, "The layout as given, in closed form: " if search else "")
+    page = plan_page.blocks(found, searched=search)
     if search:
         sections, met = _search(found, memory, data, price_of(setup.hardware, _price(price)))
         page = [*sections, *page]

@@ -41,9 +41,10 @@ KNOBS = (
 )
 
 
-def blocks(plan: Plan, lead: str = "") -> list[Block]:
-    """Answer, memory, phases, decode over batch, limits, changes, load, assumptions. lead: words before the headline."""
-    page: list[Block] = [Heading(f"{lead}{_headline(plan)}"), *(Paragraph(text) for text in _answer(plan))]
+def blocks(plan: Plan, *, searched: bool = False) -> list[Block]:
+    """Answer, memory, phases, decode over batch, limits, changes, load, assumptions. searched: below the result of a search."""
+    lead = "The layout as given, in closed form: " if searched else ""
+    page: list[Block] = [Heading(f"{lead}{_headline(plan)}"), *(Paragraph(text) for text in _answer(plan, searched))]
     page += [Heading(_memory_title(plan)), _budget(plan), Paragraph(""), Paragraph(_capacity(plan))]
     page += [Heading(f"The two phases, {_per_gpu(plan)}"), _phase_table(plan)]
     if plan.fits:
@@ -77,7 +78,7 @@ def _headline(plan: Plan) -> str:
     return f"{plan.setup.model.name} {verdict} on {'one' if gpus == 1 else gpus} {plan.setup.hardware.id}{up_to}"
 
 
-def _answer(plan: Plan) -> Iterator[str]:
+def _answer(plan: Plan, searched: bool) -> Iterator[str]:
     """What was asked, in one or two sentences."""
     memory, load = plan.memory, plan.load
     if not plan.fits:
@@ -94,9 +95,10 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield f"{plan.too_long[:1].upper()}{plan.too_long[1:]}."
     if plan.need is not None:
         count = f"{plan.need.gpus:,} GPU" + ("s" if plan.need.gpus > 1 else "")
-        yield f"The load needs {count}."
+        cautious = ", cautious near the most that a replica takes; the search above simulates" if searched else ""
+        yield f"In closed form the load needs {count}{cautious}."
     elif not plan.meets_load:
-        yield f"The service level cannot be met: {missed_alone(plan.setup, load)}."
+        yield f"No number of such replicas meets the service level: {missed_alone(plan.setup, load)}."
 
 
 def _missing(plan: Plan) -> str:
