@@ -24,6 +24,7 @@ from roofline.cli.plan import (
     Users,
 )
 from roofline.cli.shell import GoodputCommand, new_app
+from roofline.cli.simulate_options import check_effects
 from roofline.cli.simulate_page import Run
 from roofline.errors import InputError
 from roofline.ledger import Parallel, Precision
@@ -108,12 +109,13 @@ def simulate(
 ) -> None:
     """Latency percentiles, goodput, preemptions and what requests waited for, through the engine's scheduler in simulated time.
 
-    Exit code 3: the model does not fit, or fewer than --attainment of the requests meet --goodput.
+    Exit code 3: the model does not fit, no request is served, or fewer than --attainment of the requests meet --goodput.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     levels = service_levels(goodput or [])
     if not 0 < attainment <= 1:
         raise InputError(f"--attainment {attainment}: the share of requests that must meet --goodput, above 0 and at most 1")
+    check_effects(context)
     the_model, device = load_model(model), load_hardware(hardware)
     parallel, precision = Parallel(tp=tp, pp=pp, ep=ep, dp=dp), Precision(weights=weights, kv=kv_dtype)
     lengths = asked.Lengths(input_len, output_len, length_variation, shared_prefix_len, prefix_groups)

@@ -55,6 +55,28 @@ class Found:
         where = f"{deployment.model.name} on {self.run.gpus} × {deployment.hardware.name}"
         return where if self.result is None else f"{where} · {self.result.workload.name}"
 
+    @property
+    def growth(self) -> str:
+        """That this may be no steady state, and what would show it; "" where nothing speaks against one."""
+        if self.result is None or self.result.filling is None:
+            return ""
+        early, late = (f"{count:.0f}" for count in self.result.filling)
+        wanted, longer = self.run.traffic.num_requests, "a longer run (--num-requests)"
+        if self.run.traffic.trace is not None:
+            longer = "more of the trace (--num-requests)" if wanted == len(self.result.workload) else "a longer trace"
+        return (
+            f"this may be no steady state: {early} requests were in the system in the second quarter of the arrivals and {late} in the "
+            f"last; {longer} shows whether the server keeps up"
+        )
+
+    @property
+    def short_trace(self) -> str:
+        """That the trace has fewer requests than were asked for, else ""."""
+        wanted, trace = self.run.traffic.num_requests, self.run.traffic.trace
+        if self.result is None or trace is None or wanted is None or wanted <= len(self.result.workload):
+            return ""
+        return f"the trace has {len(self.result.workload):,} requests, fewer than --num-requests {wanted:,}: each is sent once"
+
     def data(self) -> dict[str, Any]:
         """The keys of the JSON document."""
         deployment, run = self.run.deployment, self.run
@@ -99,8 +121,13 @@ class Found:
                 f"drafting for one sequence takes {units.format(drafter.draft_time(1), 'time')} a step; acceptance is alike everywhere"
             )
         notes.append("outputs end at their length; tokenisation and the network are not in the times")
-        if self.result is not None and self.result.filling:
-            notes.append(f"this may be no steady state: {_growth(self.result.filling)}")
+        traffic = self.run.traffic
+        if (traffic.concurrency or 1) > 1 and not traffic.lengths.variation and deployment.speculating is None:
+            notes.append(
+                "all lengths are alike, so the requests in flight end together and the next prompts queue behind each other: TTFT and "
+                "queue come from that, and are shorter where lengths differ (--length-variation 0.3)"
+            )
+        notes += [note for note in (self.short_trace, self.growth) if note]
         if self.result is not None:
             notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
@@ -164,7 +191,11 @@ class Run:
     def missed_alone(self) -> str:
         """By how much a request that is alone misses the levels."""
         lengths = self.traffic.lengths
-        load = Load(lengths.input_len, lengths.output_len, ttft_s=self.levels.get("ttft"), tpot_s=self.levels.get("tpot"))
+        inputs, outputs = lengths.input_len, lengths.output_len
+        if self.traffic.trace is not None:
+            sent = self.traffic.workload()
+            inputs, outputs = (round(float(tokens.mean())) for tokens in (sent.input_tokens, sent.output_tokens))
+        load = Load(inputs, outputs, ttft_s=self.levels.get("ttft"), tpot_s=self.levels.get("tpot"))
         return missed_alone(self._setup, load, self.levels.get("e2el"))
 
     @property
@@ -221,16 +252,9 @@ def _answer(found: Found) -> Iterator[str]:
         f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {units.significant(rate)} requests/s, "
         f"{data['output_tokens_per_s']:,.0f} output tokens/s, {units.significant(data['mean_in_system'])} in the system on average."
     )
-    if result.filling:
-        yield f"This may be no steady state: {_growth(result.filling)}."
-
-
-def _growth(filling: tuple[float, float]) -> str:
-    early, late = (f"{count:.0f}" for count in filling)
-    return (
-        f"{early} requests were in the system in the second quarter of the arrivals and {late} in the last; "
-        "a longer run (--num-requests) shows whether the server keeps up"
-    )
+    for note in (found.short_trace, found.growth):
+        if note:
+            yield f"{note[:1].upper()}{note[1:]}."
 
 
 def _details(found: Found, result: Result) -> Iterator[str]:
@@ -252,7 +276,8 @@ def _details(found: Found, result: Result) -> Iterator[str]:
     if result.prefix_cache_hit_rate:
         yield f"{100 * result.prefix_cache_hit_rate:.1f} % of the prompt tokens were in the prefix cache."
     if result.recorder.drafted_tokens:
-        yield f"{100 * result.recorder.accepted_tokens / result.recorder.drafted_tokens:.0f} % of the drafts were accepted."
+        share = 100 * result.recorder.accepted_tokens / result.recorder.drafted_tokens
+        yield f"{share:.0f} % of the drafts were accepted; a draft counts only if all those before it in its step were right."
     for name, each in result.to_json().get("classes", {}).items():
         times = ", ".join(f"{NAMES[key]} {units.format(each[key]['mean'] or 0, 'time')} on average" for key in ("ttft_s", "tpot_s"))
         yield f"Class {name}: {each['requests']:,} requests, {times}."

@@ -223,3 +223,64 @@ def test_the_price_of_a_search_is_the_one_that_was_given(cli: Cli) -> None:
     out = " ".join(cli(*ask, "--price", "100").out.split())
     assert "at 100 $ per GPU and hour (--price, as given): " in out
     assert re.search(r"at [\d.]+ \$ per GPU and hour \([^)]*, 20\d\d-\d\d-\d\d\): ", " ".join(cli(*ask).out.split()))
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        (("--trace", "TRACE", "--isl", "9"), "--input-len/--isl", "with --trace"),
+        (("--trace", "TRACE", "--length-variation", "1"), "--length-variation", "with --trace"),
+        (("--trace", "TRACE", "--class-servers", "a:1", "--replicas", "5"), "--replicas", "with --class-servers"),
+        (("--request-rate", "1", "--disaggregated", "1:1", "--replicas", "5"), "--replicas", "with --disaggregated"),
+        (("--request-rate", "1", "--kv-link", "50 GB/s"), "--kv-link", "without --disaggregated"),
+        (("--request-rate", "1", "--speed", "2"), "--speed", "without --trace"),
+        (("--users", "3", "--burstiness", "2"), "--burstiness", "without --request-rate or --find-max-rate"),
+        (("--request-rate", "1", "--engine", "sglang", "--watermark", "0.1"), "--watermark", "with --engine sglang"),
+        (("--find-max-rate", "--goodput", "tpot:50", "--band"), "--band", "with --find-max-rate"),
+    ],
+)
+def test_an_option_without_effect_is_refused(cli: Cli, tmp_path: Path, options: tuple[str, ...], first: str, second: str) -> None:
+    trace = str(_trace(tmp_path, "0,100,10"))
+    message = refused(cli, *ASK, *(trace if word == "TRACE" else word for word in options))
+    assert f"{first} has no effect {second}" in message
+
+
+def test_a_trace_is_no_longer_than_it_is(cli: Cli, tmp_path: Path) -> None:
+    """60 prompts in 6 s where a server takes about a third of that: only a longer trace, or more of it, can show more."""
+    trace = _trace(tmp_path, *(f"{i / 10},16000,20" for i in range(60)))
+    whole = " ".join(cli(*ASK, "--trace", trace, "--num-requests", "100").out.split())
+    assert "The trace has 60 requests, fewer than --num-requests 100" in whole
+    assert "in the last; a longer trace shows whether" in whole
+    part = " ".join(cli(*ASK, "--trace", trace, "--num-requests", "50").out.split())
+    assert "The trace has" not in part
+    assert "in the last; more of the trace (--num-requests) shows whether" in part
+
+
+def test_a_level_that_no_replica_meets_is_told_by_layout_and_for_whole_requests(cli: Cli, tmp_path: Path) -> None:
+    """The figures of a lone request are those of the lengths that are sent: a trace's too."""
+    ask = (*ASK, "--find-max-rate", "--num-requests", "50", "--goodput")
+    out = " ".join(cli(*ask, "e2el:1000").out.split())
+    assert "so no number of such replicas does: end-to-end latency of a lone request is 1.8" in out
+    assert "(--tp)" in out
+    trace = _trace(tmp_path, *(f"{i},100,11" for i in range(20)))
+    out = " ".join(cli(*ASK, "--find-max-rate", "--goodput", "e2el:40", "--trace", trace).out.split())
+    assert re.search(r"end-to-end latency of a lone request is (7|8)[\d.]* ms", out)
+
+
+def test_drafts_that_count_and_requests_in_step_are_explained(cli: Cli) -> None:
+    speculating = cli(*ASK, *SMALL, "--speculative", "3:0.7").out
+    assert "a draft counts only if all those before it in its step were right" in " ".join(speculating.split())
+    loop = (*ASK, "--concurrency", "8", "--num-requests", "40", "--osl", "20", "--json")
+    alike = [
+        any("--length-variation" in note for note in cli(*loop, *more).json["assumptions"]) for more in ((), ("--length-variation", "0.3"))
+    ]
+    assert alike == [True, False]
+
+
+def test_a_search_and_its_closed_form_do_not_contradict_each_other(cli: Cli) -> None:
+    ask = ("plan", *ASK[1:], "--request-rate", "5", "--goodput", "ttft:2000", "tpot:50")
+    out = " ".join(cli(*ask, "--search").out.split())
+    assert "In closed form the load needs 1 GPU, cautious near the most that a replica takes; the search above simulates." in out
+    assert "In closed form the load needs 1 GPU." in cli(*ask).out
+    missed = " ".join(cli("plan", *ASK[1:], "--goodput", "tpot:4", "--request-rate", "1").out.split())
+    assert "No number of such replicas meets the service level: TPOT of a lone request" in missed
