@@ -124,8 +124,8 @@ class Found:
         traffic = self.run.traffic
         if (traffic.concurrency or 1) > 1 and not traffic.lengths.variation and deployment.speculating is None:
             notes.append(
-                "all lengths are alike, so the requests in flight end together and the next prompts queue behind each other: TTFT and "
-                "queue come from that, and are shorter where lengths differ (--length-variation 0.3)"
+                "all lengths are alike, so the requests in flight end together and their successors' prompts are computed together: "
+                "TTFT comes from that, and is shorter where lengths differ (--length-variation 0.3)"
             )
         notes += [note for note in (self.short_trace, self.growth) if note]
         if self.result is not None:
