@@ -20,6 +20,7 @@ from roofline.planning.max_rate import MaxRate, find_max_rate
 from roofline.serving.asked import Disaggregated, RouterName, Traffic, serve
 from roofline.serving.deployment import Deployment, typical_tokens
 from roofline.serving.export import chrome_trace, request_rows, timeline
+from roofline.serving.measured import measured_note
 from roofline.serving.recorder import STALLED
 from roofline.serving.statistics import Result
 from roofline.serving.waiting import FULL_POOL, load_of
@@ -105,6 +106,8 @@ class Found:
         step = engine_step(deployment.engine)
         notes = list(deployment.memory.assumptions) if policy.kv_blocks is None else []
         notes.append(f"step times: expected kernel times and the overhead of {deployment.engine} ({step.source})")
+        if note := measured_note(self.run.setup, apart=self.run.pools is not None):
+            notes.append(note)
         host = "behind" if policy.asynchronous else "before"
         each = f"{units.plain(1e3 * step.host_s)} ms + {units.plain(1e6 * step.host_per_sequence_s)} µs per sequence"
         notes.append(f"the host takes {each}, {host} the device")
@@ -196,17 +199,18 @@ class Run:
             sent = self.traffic.workload()
             inputs, outputs = (round(float(tokens.mean())) for tokens in (sent.input_tokens, sent.output_tokens))
         load = Load(inputs, outputs, ttft_s=self.levels.get("ttft"), tpot_s=self.levels.get("tpot"))
-        return missed_alone(self._setup, load, self.levels.get("e2el"))
+        return missed_alone(self.setup, load, self.levels.get("e2el"))
 
     @property
-    def _setup(self) -> Setup:
+    def setup(self) -> Setup:
+        """What one replica is."""
         deployment = self.deployment
         return Setup(deployment.model, deployment.hardware, deployment.parallel, deployment.precision, deployment.engine)
 
     def _guess(self) -> float:
         """A rate near the answer: half of what the closed form gives at a middling batch."""
         deployment, lengths = self.deployment, self.traffic.lengths
-        point = operate(self._setup, Load(lengths.input_len, lengths.output_len), 32)
+        point = operate(self.setup, Load(lengths.input_len, lengths.output_len), 32)
         return 0.5 * point.request_rate * max(1, self.gpus // deployment.parallel.gpus)
 
 

@@ -13,6 +13,7 @@ from roofline.capacity import Gain, MemoryPlan, first_limit, knob_gains, memory_
 from roofline.phases import BatchCurve, Phase, Setup, batch_curve, latency_limited_batch, phase
 from roofline.planning.load import Load, Need, operate, replicas_needed
 from roofline.profiles.hardware import Hardware, Price
+from roofline.serving.measured import measured_note
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_
     decode = phase(setup, "decode", batch=batch, new_tokens=1, past=load.mean_context)
     need = replicas_needed(setup, load, kv_limit=in_memory, slot_limit=cap)
     assumed = (*memory.assumptions, *decode.assumptions, *prefill.assumptions, *setup.model.assumptions, *((CLOSED_FORM,) if need else ()))
+    notes = filter(None, (*assumed, measured_note(setup)))
     return Plan(
         setup=setup,
         load=load,
@@ -135,7 +137,7 @@ def make_plan(setup: Setup, load: Load, *, price: Price | None = None, **memory_
         gains=tuple(knob_gains(setup.model, setup.hardware, setup.parallel, setup.precision, length=load.longest, **options)),
         need=need,
         cost=_cost(setup, need, load, price),
-        assumptions=tuple(dict.fromkeys(assumed)),
+        assumptions=tuple(dict.fromkeys(notes)),
     )
 
 

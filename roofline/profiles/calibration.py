@@ -96,6 +96,12 @@ def shipped(name: str, family: str = "") -> tuple[CalibrationBlock, ...]:
     return tuple(CalibrationBlock.model_validate(block) for block in _shipped_data(name) if family in ("", block["family"]))
 
 
+@lru_cache(maxsize=8)
+def shipped_names(name: str) -> frozenset[tuple[str, str, str]]:
+    """(software, kernel, dtype) of the shipped blocks of a file, none of them validated."""
+    return frozenset((block.get("software", ""), block.get("kernel", ""), block.get("dtype", "")) for block in _shipped_data(name))
+
+
 @lru_cache(maxsize=64)
 def _shipped_data(name: str) -> list[dict[str, Any]]:
     from roofline.profiles import catalog

@@ -284,3 +284,9 @@ def test_a_search_and_its_closed_form_do_not_contradict_each_other(cli: Cli) -> 
     assert "In closed form the load needs 1 GPU." in cli(*ask).out
     missed = " ".join(cli("plan", *ASK[1:], "--goodput", "tpot:4", "--request-rate", "1").out.split())
     assert "No number of such replicas meets the service level: TPOT of a lone request" in missed
+
+
+def test_servers_that_were_measured_are_named(cli: Cli) -> None:
+    ask = ("simulate", "llama-3.1-70b", "-H", "h100-sxm", "--tp", "4", *SMALL, "--json")
+    said = [any("was measured serving" in note for note in cli(*ask, *more).json["assumptions"]) for more in (("--weights", "fp8"), ())]
+    assert said == [True, False]
