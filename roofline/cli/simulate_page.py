@@ -131,7 +131,7 @@ class Found:
                 "TTFT comes from that, and is shorter where lengths differ (--length-variation 0.3)"
             )
         notes += [note for note in (self.short_trace, self.growth) if note]
-        if self.result is not None:
+        if self.result is not None and self.result.completed.any():
             notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
 
@@ -225,7 +225,7 @@ def table(found: Found) -> Table:
 def blocks(found: Found) -> list[Block]:
     """Answer, latencies, what was waited for, service levels, assumptions."""
     page: list[Block] = [Heading(found.subtitle), *(Paragraph(text) for text in _answer(found))]
-    if found.result is not None:
+    if found.result is not None and found.result.completed.any():
         page += [Paragraph(""), table(found), Paragraph("")]
         page += [Paragraph(text, bullet="·") for text in _details(found, found.result)]
     return [*page, *assumed(found.assumptions())]
@@ -250,7 +250,8 @@ def _answer(found: Found) -> Iterator[str]:
         yield f"{result.stalled:,} of {data['requests']:,} requests never end: {STALLED}."
     rate = data["requests_per_s"]
     if rate is None:
-        yield f"Not one request could be served: {next(iter(result.recorder.rejected.values()), 'there was none')}."
+        reason, *others = result.recorder.rejected.values()
+        yield f"Not one request could be served: {reason}" + (f" (and {len(others):,} more)." if others else ".")
         return
     yield (
         f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {units.significant(rate)} requests/s, "
@@ -263,8 +264,6 @@ def _answer(found: Found) -> Iterator[str]:
 
 def _details(found: Found, result: Result) -> Iterator[str]:
     run = found.run
-    if not result.completed.any():
-        return
     load = load_of(result, run.deployment.max_num_seqs)
     pool = f"the KV pool was at most {100 * load.kv_peak:.0f} % full, {sum(result.recorder.preemptions):,} preemptions"
     yield f"Steps ran {100 * load.busy:.0f} % of the time, {100 * load.prefill:.0f} % with prompt tokens in them; {pool}."

@@ -214,7 +214,9 @@ def test_nothing_served_ends_with_3_and_says_why_first(cli: Cli) -> None:
     done = cli(*ASK, "--concurrency", "2", "--num-requests", "4", "--isl", "200000")
     assert done.code == 3
     assert "Not one request could be served: request 0: 200000 prompt tokens leave no room" in " ".join(done.out.split())
+    assert "(and 3 more)." in done.out
     assert "Nobody waited" not in done.out
+    assert "p99" not in done.out
 
 
 def test_the_price_of_a_search_is_the_one_that_was_given(cli: Cli) -> None:
