@@ -187,27 +187,37 @@ def _levels(load: Load) -> dict[str, float]:
 def _fewest(
     setup: Setup, load: Load, guess: int, budget: int | None, attainment: float, requests: int, most_gpus: int, options: Mapping[str, Any]
 ) -> Trial | None:
-    """The fewest replicas of a layout that meet the load, from `guess` upwards or downwards; None if they take over most_gpus."""
+    """The fewest replicas of a layout that meet the load, looked for around `guess`; None if they take over most_gpus."""
     try:
         deployment = _deployed(setup, load, budget, options)
     except (DoesNotFitError, InputError):
         return None
-    best: Trial | None = None
-    replicas = guess
-    for _ in range(12):
-        if replicas * setup.parallel.gpus > most_gpus or replicas > MOST_REPLICAS:
+    most = min(most_gpus // setup.parallel.gpus, MOST_REPLICAS)
+    if guess > most:
+        return None
+    return _least(lambda replicas: _try(deployment, load, replicas, attainment, requests), guess, most)
+
+
+def _least(attempt: Callable[[int], Trial], guess: int, most: int) -> Trial | None:
+    """The trial with the fewest replicas up to `most` that meets the load, None if none does: steps from `guess` that double, then
+    halving; to one in a hundred, which is what a simulation can tell apart."""
+    good: Trial | None = None
+    failed, replicas, step = 0, guess, max(1, guess // 8)
+    while good is None or good.replicas - failed > max(1, good.replicas // 100):
+        replicas = min(replicas, most)
+        if replicas <= failed:
             break
-        trial = _try(deployment, load, replicas, attainment, requests)
+        trial = attempt(replicas)
         if trial.meets:
-            best = trial
-            if replicas == 1:
-                break
-            replicas -= 1
-        elif best is not None:
-            break
+            good = trial
         else:
-            replicas += max(1, replicas // 8)
-    return best
+            failed = replicas
+        if good is not None and failed:
+            replicas = (failed + good.replicas) // 2
+        else:
+            replicas = replicas + step if good is None else max(1, replicas - step)
+            step *= 2
+    return good
 
 
 def _deployed(setup: Setup, load: Load, budget: int | None, options: Mapping[str, Any]) -> Deployment:
@@ -300,14 +310,10 @@ def _range(setup: Setup, load: Load, best: Trial, attainment: float, requests: i
     if best.prefill:
         return None
     deployment = _deployed(setup, load, best.max_num_batched_tokens, options)
-    ends = []
-    for band, step in (("low", -1), ("high", 1)):
-        replicas = best.replicas
-        met = _try(deployment, load, replicas, attainment, requests, band).meets
-        while (met if step < 0 else not met) and 1 <= replicas + step <= 2 * best.replicas + 1:
-            trial = _try(deployment, load, replicas + step, attainment, requests, band)
-            if step < 0 and not trial.meets:
-                break
-            replicas, met = replicas + step, trial.meets
-        ends.append(replicas * setup.parallel.gpus)
-    return ends[0], ends[1]
+    limit = 2 * best.replicas + 1
+
+    def gpus(band: str) -> int:
+        end = _least(lambda replicas: _try(deployment, load, replicas, attainment, requests, band), best.replicas, limit)
+        return (limit if end is None else end.replicas) * setup.parallel.gpus
+
+    return gpus("low"), gpus("high")

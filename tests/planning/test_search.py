@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from roofline.errors import InputError
@@ -10,7 +12,7 @@ from roofline.phases import Setup
 from roofline.planning.chunks import chunk_sweep, keeping
 from roofline.planning.load import Load, missed_alone
 from roofline.planning.max_rate import find_max_rate
-from roofline.planning.search import search
+from roofline.planning.search import _least, search
 from roofline.planning.speedups import parallel_gains, quantisation_gains, speculation_curve
 from roofline.profiles.catalog import load_hardware, load_model
 from roofline.serving.deployment import deploy
@@ -90,6 +92,24 @@ def test_a_search_finds_the_fewest_and_one_fewer_fails():
     assert found.gpus_range[0] <= best.gpus <= found.gpus_range[1]
     assert "batch" in found.binding
     assert "batch" in found.next_
+
+
+@pytest.mark.parametrize("guess", [1, 2, 7, 90, 3000])
+@pytest.mark.parametrize("needed", [1, 2, 3, 8, 90, 150, 2631, 4096, 5000])
+def test_the_least_replicas_are_found_from_any_guess(guess, needed):
+    """A layout that holds from `needed` replicas on: exactly found below 200, to 1 % above, in few trials; none beyond the most."""
+    tried = []
+
+    def attempt(replicas):
+        tried.append(replicas)
+        return SimpleNamespace(replicas=replicas, meets=replicas >= needed)
+
+    found = _least(attempt, guess, 4096)
+    assert len(tried) == len(set(tried)) <= 24
+    if needed > 4096:
+        assert found is None
+    else:
+        assert needed <= found.replicas <= (needed if needed < 200 else 1.01 * needed + 1)
 
 
 def test_an_impossible_level_is_explained_with_the_bound():
