@@ -12,6 +12,7 @@ import re
 
 from roofline.errors import UnitError
 
+FAR = 1e9  # rates, seconds and counts that people ask for: beyond it, or below its inverse, they are typing mistakes
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _SMALL = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}

@@ -80,9 +80,9 @@ def _paint(figure: FigureBase, series: Mapping[str, NDArray[np.float64]]) -> Non
     kv.set_xlabel(f"time ({name})")
     for axes in panels:
         axes.set_xlim(0, x[-1] or 1.0)
-        axes.yaxis.set_major_locator(MaxNLocator(3))
-        top = axes.get_ylim()[1]
-        axes.set_ylim(0, (1.45 if axes is running else 1.0) * top if top > 0 else 1.0)
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=axes is running))
+        top = float(axes.dataLim.ymax)
+        axes.set_ylim(0, (1.5 if axes is running else 1.1) * top if 0 < top < np.inf else 1.0)  # without a value there is no top
         axes.tick_params(labelbottom=axes is kv, labelsize=style.TINY)
         axes.yaxis.set_label_coords(-0.065, 0.5)
     style.plain_numbers(kv.xaxis)

@@ -138,7 +138,7 @@ def _search(found: Plan, memory: dict[str, Any], data: dict[str, Any], price: Pr
     options = {name: value for name, value in memory.items() if value is not None}
     best = search(found.setup, found.load, progress=show_progress, **options)
     show_progress("")
-    data["search"] = search_page.search_data(best)
+    data["search"] = search_page.search_data(best, price)
     sections = search_page.search_blocks(best, price)
     return sections, best.best is not None
 

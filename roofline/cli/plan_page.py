@@ -8,8 +8,7 @@ from typing import Any
 from roofline import units
 from roofline.cli.render import Bar, Block, Column, Heading, Paragraph, Table, assumed
 from roofline.planning.load import missed_alone
-from roofline.planning.plan import Plan
-from roofline.profiles.hardware import Price
+from roofline.planning.plan import Cost, Plan
 
 CURVE = (
     Column("batch", "batch", "integer"),
@@ -232,14 +231,15 @@ def _need(plan: Plan) -> Iterator[str]:
         f"TPOT {_time(point.tpot_s)} with the prefills of others in between."
     )
     if plan.cost is not None:
-        per_million = units.significant(plan.cost.usd_per_million_output_tokens)
-        yield f"{rate_of(plan.cost.usd_per_hour, plan.cost.price)}: {per_million} $ per million output tokens."
+        yield cost_line(plan.cost)
 
 
-def rate_of(usd_per_hour: float, price: Price) -> str:
-    """Dollars an hour with the price they come from, its source and date."""
+def cost_line(cost: Cost) -> str:
+    """Dollars an hour with the price they come from, its source and date, and dollars per million output tokens."""
+    price, per_million = cost.price, units.significant(cost.usd_per_million_output_tokens)
     dated = f"{price.provider}, {price.terms}" + (f", {price.as_of}" if price.as_of else "")
-    return f"{usd_per_hour:,.2f} $/h at {units.plain(price.usd_per_gpu_hour)} $ per GPU and hour ({dated})"
+    hourly = f"{cost.usd_per_hour:,.2f} $/h at {units.plain(price.usd_per_gpu_hour)} $ per GPU and hour ({dated})"
+    return f"{hourly}: {per_million} $ per million output tokens."
 
 
 def _size(value: float) -> str:

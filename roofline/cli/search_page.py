@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from roofline import units
-from roofline.cli.plan_page import rate_of
+from roofline.cli.plan_page import cost_line
 from roofline.cli.render import Block, Column, Heading, Paragraph, Table
 from roofline.phases import Setup
+from roofline.planning.document import cost_data
 from roofline.planning.load import Load
+from roofline.planning.plan import Cost
 from roofline.planning.search import Search, Trial
 from roofline.planning.speedups import SpeculationCurve, parallel_gains, quantisation_gains, speculation_curve
 from roofline.profiles.hardware import Price
@@ -42,8 +43,9 @@ DRAFTS = (
 )
 
 
-def search_data(found: Search) -> dict[str, Any]:
+def search_data(found: Search, price: Price | None) -> dict[str, Any]:
     """The key `search` of a plan's JSON."""
+    cost = _cost(found, price)
     return {
         "best": None if found.best is None else _trial_data(found.best),
         "trials": [_trial_data(trial) for trial in found.trials],
@@ -51,7 +53,16 @@ def search_data(found: Search) -> dict[str, Any]:
         "binding": found.binding,
         "next": found.next_,
         "why_not": list(found.why_not),
+        "cost": None if cost is None else cost_data(cost),
     }
+
+
+def _cost(found: Search, price: Price | None) -> Cost | None:
+    """What the best layout costs; None without a price or a layout that meets the load."""
+    if price is None or found.best is None or not found.best.output_tokens_per_s:
+        return None
+    hourly = found.best.gpus * price.usd_per_gpu_hour
+    return Cost(hourly, hourly / (3600 * found.best.output_tokens_per_s) * 1e6, price)
 
 
 def _trial_data(trial: Trial) -> dict[str, Any]:
@@ -73,10 +84,8 @@ def search_blocks(found: Search, price: Price | None) -> list[Block]:
             need = "as many" if fewest == most == best.gpus else f"{fewest} to {most} GPUs"
             text += f" With step times at the ends of their interval: {need}."
         page += [Paragraph(text), Paragraph(f"What binds a server first: {found.binding}; next: {found.next_}.")]
-        if price is not None and best.output_tokens_per_s:
-            hourly = best.gpus * price.usd_per_gpu_hour
-            per_million = hourly / (3600 * best.output_tokens_per_s) * 1e6
-            page.append(Paragraph(f"{rate_of(hourly, price)}: {units.significant(per_million)} $ per million output tokens."))
+        if (cost := _cost(found, price)) is not None:
+            page.append(Paragraph(cost_line(cost)))
     if found.trials:
         rows = [{**asdict(trial), "layout": trial.layout, "precision": _precision(trial)} for trial in found.trials]
         page += [Paragraph(""), Table(TRIALS, rows, {index: "cyan" for index, trial in enumerate(found.trials) if trial is best})]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli import options, simulate_page
-from roofline.cli.output import Answer, emit
+from roofline.cli.output import Answer, check_target, emit
 from roofline.cli.plan import (
     Concurrency,
     EngineName,
@@ -99,7 +99,7 @@ def simulate(
     speculative: Annotated[str | None, typer.Option(metavar="K:A", help="K drafts per step, each right with probability A.")] = None,
     draft: Annotated[str, typer.Option(metavar="NAME", help="Who drafts: head (one layer), ngram (free), or a model.")] = "head",
     band: Annotated[bool, typer.Option("--band", help="Also at the low and high ends of the step times.")] = False,
-    seed: Annotated[int, typer.Option(help="Of arrivals, lengths and acceptance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, lengths and acceptance.")] = 0,
     timeline: Annotated[Path | None, typer.Option(metavar="FILE", help="State over time as CSV, or .json for chrome://tracing.")] = None,
     requests_file: Annotated[Path | None, typer.Option("--requests", metavar="FILE", help="One CSV row per request.")] = None,
     chart: Annotated[Path | None, typer.Option(metavar="FILE", help="TTFT, TPOT, concurrency and KV over time: .pdf, .png, .svg.")] = None,
@@ -116,6 +116,8 @@ def simulate(
     if not 0 < attainment <= 1:
         raise InputError(f"--attainment {attainment}: the share of requests that must meet --goodput, above 0 and at most 1")
     check_effects(context)
+    for target in (output, timeline, requests_file, chart):
+        check_target(target)
     the_model, device = load_model(model), load_hardware(hardware)
     parallel, precision = Parallel(tp=tp, pp=pp, ep=ep, dp=dp), Precision(weights=weights, kv=kv_dtype)
     lengths = asked.Lengths(input_len, output_len, length_variation, shared_prefix_len, prefix_groups)

@@ -30,6 +30,7 @@ LATENCIES = (
     Column("metric", "latency"),
     *(Column(key, key, "time") for key in ("mean", "p50", "p90", "p99")),
 )
+_TURNS = 3  # requests of each user below which a run says little about how they settle
 NAMES = {"ttft_s": "TTFT", "queue_s": "queue", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "E2E"}
 
 
@@ -68,6 +69,17 @@ class Found:
         return (
             f"this may be no steady state: {early} requests were in the system in the second quarter of the arrivals and {late} in the "
             f"last; {longer} shows whether the server keeps up"
+        )
+
+    @property
+    def few_turns(self) -> str:
+        """That users asked too seldom for their pauses and answers to settle, else ""."""
+        users = self.run.traffic.users
+        if self.result is None or users is None or len(self.result.workload) >= _TURNS * users:
+            return ""
+        return (
+            f"this may be no steady state: {users:,} users sent {len(self.result.workload):,} requests, fewer than {_TURNS} each; "
+            "a longer run (--num-requests) shows what they settle at"
         )
 
     @property
@@ -130,7 +142,7 @@ class Found:
                 "all lengths are alike, so the requests in flight end together and their successors' prompts are computed together: "
                 "TTFT comes from that, and is shorter where lengths differ (--length-variation 0.3)"
             )
-        notes += [note for note in (self.short_trace, self.growth) if note]
+        notes += [note for note in (self.short_trace, self.few_turns, self.growth) if note]
         if self.result is not None and self.result.completed.any():
             notes.append("rates are over the whole run, first request to last token: while it fills up and drains the server does less")
         return notes
@@ -257,7 +269,7 @@ def _answer(found: Found) -> Iterator[str]:
         f"{data['requests_completed']:,} requests in {units.format(data['makespan_s'], 'time')}: {units.significant(rate)} requests/s, "
         f"{data['output_tokens_per_s']:,.0f} output tokens/s, {units.significant(data['mean_in_system'])} in the system on average."
     )
-    for note in (found.short_trace, found.growth):
+    for note in (found.short_trace, found.few_turns, found.growth):
         if note:
             yield f"{note[:1].upper()}{note[1:]}."
 

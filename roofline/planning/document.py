@@ -7,7 +7,7 @@ from typing import Any
 
 from roofline.ledger import active_parameters, parameters, stage_weights
 from roofline.phases import Phase
-from roofline.planning.plan import Plan
+from roofline.planning.plan import Cost, Plan
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -46,13 +46,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "limits": [asdict(limit) for limit in plan.limits],
         "knobs": [asdict(gain) for gain in plan.gains],
         "need": None if plan.need is None else asdict(plan.need),
-        "cost": None
-        if plan.cost is None
-        else {
-            "usd_per_hour": plan.cost.usd_per_hour,
-            "usd_per_million_output_tokens": plan.cost.usd_per_million_output_tokens,
-            "price": plan.cost.price.model_dump(mode="json"),
-        },
+        "cost": None if plan.cost is None else cost_data(plan.cost),
     }
 
 
@@ -74,4 +68,13 @@ def phase_document(phase: Phase) -> dict[str, Any]:
         "time_s": phase.time.as_json(),
         "serial_s": phase.serial_s,
         "tokens_per_s": phase.tokens_per_s,
+    }
+
+
+def cost_data(cost: Cost) -> dict[str, Any]:
+    """The keys of a cost, in the plan and in its search."""
+    return {
+        "usd_per_hour": cost.usd_per_hour,
+        "usd_per_million_output_tokens": cost.usd_per_million_output_tokens,
+        "price": cost.price.model_dump(mode="json"),
     }

@@ -13,8 +13,6 @@ from roofline.batch import Batch
 from roofline.errors import InputError
 from roofline.phases import Setup
 
-_FAR = 1e9  # rates, users and seconds beyond it, or below its inverse, are typing mistakes
-
 
 @dataclass(frozen=True)
 class Load:
@@ -43,10 +41,10 @@ class Load:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"{name.removesuffix('_s')} must be a positive number, got {value}")
-            if value is not None and not 1 / _FAR <= value <= _FAR:
-                raise InputError(f"{name.removesuffix('_s')} must be between {1 / _FAR:g} and {_FAR:g}, got {value:g}")
-        if not 0 <= self.think_time_s <= _FAR:
-            raise InputError(f"think time must be between 0 and {_FAR:g} seconds, got {self.think_time_s}")
+            if value is not None and not 1 / units.FAR <= value <= units.FAR:
+                raise InputError(f"{name.removesuffix('_s')} must be between {1 / units.FAR:g} and {units.FAR:g}, got {value:g}")
+        if not 0 <= self.think_time_s <= units.FAR:
+            raise InputError(f"think time must be between 0 and {units.FAR:g} seconds, got {self.think_time_s}")
 
     @property
     def longest(self) -> int:

@@ -11,7 +11,6 @@ from roofline.errors import InputError
 from roofline.serving.statistics import Result
 
 _LEAST = 1e-4  # of the guess: below it a request is alone
-_MORE = 12
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def find_max_rate(
             rate *= 2
         else:
             rate = (good[0] * bad[0]) ** 0.5
-    return _confirmed(serve, others, levels, attainment, good, bad, precision)
+    return _confirmed(serve, others, levels, attainment, good, bad, precision, guess * _LEAST)
 
 
 _Run = tuple[float, Result]
@@ -80,15 +79,20 @@ def _confirmed(
     good: _Run,
     bad: _Run,
     precision: float,
-) -> MaxRate:
-    """The rate at which the levels are met in the mean over all arrivals: chance favoured the one that was searched with."""
-    for _ in range(_MORE):
+    least: float,
+) -> MaxRate | None:
+    """The rate at which the levels are met in the mean over all arrivals: chance favoured the one that was searched with.
+
+    None below `least`, where requests are alone.
+    """
+    while True:
         shares = (_share(good[1], levels), *(_share(other(good[0]), levels) for other in others))
         if sum(shares) / len(shares) >= attainment:
-            break
+            return MaxRate(good[0], good[1], bad[0], _most_missed(bad[1], levels), shares)
         lower = good[0] * (1 - precision)
+        if lower < least:
+            return None
         bad, good = good, (lower, serve(lower))
-    return MaxRate(good[0], good[1], bad[0], _most_missed(bad[1], levels), shares)
 
 
 def _check_long_enough(result: Result) -> None:

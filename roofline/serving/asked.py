@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from roofline import units
 from roofline.errors import InputError
 from roofline.serving import workloads
 from roofline.serving.deployment import Deployment, run_disaggregated
@@ -21,7 +22,6 @@ from roofline.serving.workloads import Workload, shared_id
 
 RouterName = Literal["least-loaded", "round-robin", "prefix-aware"]
 DEFAULT_REQUESTS = 1000
-FAR = 1e9  # rates, seconds and counts beyond it, or below its inverse, are typing mistakes
 MOST_REQUESTS, STEADY_S = 20_000, 300.0  # where the rate is asked for: at least so many seconds of traffic
 CYCLES, MOST_OF_USERS = 5, 100_000  # requests of each user, so that the first and the last ones do not count for much
 
@@ -43,8 +43,8 @@ class Lengths:
     def __post_init__(self) -> None:
         if not 0 <= self.variation <= 100:
             raise InputError(f"length variation {self.variation}: standard deviation over mean, 0 to 100")
-        if not 1 <= self.groups <= FAR:
-            raise InputError(f"prefix groups {self.groups}: from 1 to {FAR:g}")
+        if not 1 <= self.groups <= units.FAR:
+            raise InputError(f"prefix groups {self.groups}: from 1 to {units.FAR:g}")
         if self.shared_prefix > self.input_len:
             raise InputError(f"a shared prefix of {self.shared_prefix} tokens is longer than the input of {self.input_len}")
 
@@ -94,10 +94,10 @@ class Traffic:
         for name in ("speed", "request_rate", "burstiness"):
             value = getattr(self, name)
             at_once = name == "request_rate" and value == math.inf
-            if value is not None and not (1 / FAR <= value <= FAR or at_once):
-                raise InputError(f"{name.replace('_', ' ')} must be above 0, from {1 / FAR:g} to {FAR:g}, got {value}")
-        if not 0 <= self.think_time <= FAR:
-            raise InputError(f"think time must be between 0 and {FAR:g} seconds, got {self.think_time}")
+            if value is not None and not (1 / units.FAR <= value <= units.FAR or at_once):
+                raise InputError(f"{name.replace('_', ' ')} must be above 0, from {1 / units.FAR:g} to {units.FAR:g}, got {value}")
+        if not 0 <= self.think_time <= units.FAR:
+            raise InputError(f"think time must be between 0 and {units.FAR:g} seconds, got {self.think_time}")
         if self.seed < 0:
             raise InputError(f"seed must not be negative, got {self.seed}")
 

@@ -11,7 +11,7 @@ from roofline.profiles.calibration import shipped_names
 from roofline.profiles.model import Model, MoE
 
 _CONVERTED = ("-nvfp4", "-fp8-static", "-fp8")  # endings of checkpoints that serving tables call by the name before them
-_SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
+SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
 
 def measured_note(setup: Setup, *, apart: bool = False) -> str:
@@ -23,7 +23,7 @@ def measured_note(setup: Setup, *, apart: bool = False) -> str:
     base = next((setup.model.name.removesuffix(end) for end in _CONVERTED if setup.model.name.endswith(end)), setup.model.name)
     sets = shipped_names("serving")
     engine = f"{setup.engine} disaggregated" if apart else setup.engine
-    known = {name for name in (setup.model.name, base) if (engine, f"{setup.hardware.id} {_SEEN_WITH.get(name, name)}", word) in sets}
+    known = {name for name in (setup.model.name, base) if (engine, f"{setup.hardware.id} {SEEN_WITH.get(name, name)}", word) in sets}
     if not known:
         return ""
     return (

@@ -14,6 +14,7 @@ from roofline.ledger import Parallel, Precision
 from roofline.profiles.calibration import CalibrationBlock, shipped
 from roofline.profiles.catalog import load_hardware
 from roofline.serving import published
+from roofline.serving.measured import SEEN_WITH
 from roofline.serving.passes import Passes, price_passes
 from roofline.serving.recipes import as_served, count, engine_name, family, layout, precision_of, quantity, word
 from roofline.serving.speculation import Drafter
@@ -30,7 +31,6 @@ _ACCEPTANCE = 0.6  # of a draft; fit rows of DeepSeek-R1 with two drafts on B200
 WIDER = {"sibling": 1.4, "engine": 1.4}  # the interval where a row's own model was not measured on its device
 Key = tuple[str, str, str, str]  # software, kernel, dtype, version
 _NO_LIMIT = 1 << 40  # sequences at once
-_SEEN_WITH = {"deepseek-r1": "deepseek-v3"}  # one deployment under two names
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def read_row(row: Mapping[Any, Any]) -> tuple[Asked, Stack]:
     longest = model.max_position_embeddings
     if longest is not None and count(row, "isl", None) > longest:
         raise InputError(f"isl: {count(row, 'isl', None):,} tokens are more than the {longest:,} that {model.name} takes")
-    name = _SEEN_WITH.get(model.name, model.name)
+    name = SEEN_WITH.get(model.name, model.name)
     return asked, Stack(
         engine, hardware.id, name, family(model), word(row, "precision") or gemm or "bf16", word(row, "software_version"), apart
     )

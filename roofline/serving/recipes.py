@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from roofline import units
 from roofline.dtypes import dtype
 from roofline.errors import InputError, UnknownNameError
 from roofline.ledger import Parallel, Precision
@@ -13,7 +14,6 @@ from roofline.profiles.catalog import load_model
 from roofline.profiles.model import MLA, GatedDelta, Mamba, Model, MoE
 
 _ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm"}
-_FAR = 1e9  # beyond it a number is a typing mistake
 _SIBLINGS = {"nvfp4": ("-nvfp4",), "fp8": ("-fp8-static", "-fp8"), "fp8_block": ("-fp8",)}
 _ONE_DEPLOYMENT = {"deepseek-r1": "deepseek-v3.1", "deepseek-v3": "deepseek-v3.1"}  # their NVFP4 recipes format the same tensors
 
@@ -115,8 +115,8 @@ def quantity(row: Mapping[Any, Any], name: str, default: float) -> float:
         found = float(value)
     except (TypeError, ValueError):
         found = -1.0
-    if not 0 <= found <= _FAR:
-        raise InputError(f"{name}: must be a number from 0 to {_FAR:g}, got {value!r}")
+    if not 0 <= found <= units.FAR:
+        raise InputError(f"{name}: must be a number from 0 to {units.FAR:g}, got {value!r}")
     return found
 
 

@@ -222,6 +222,11 @@ def test_nothing_served_ends_with_3_and_says_why_first(cli: Cli) -> None:
 def test_the_price_of_a_search_is_the_one_that_was_given(cli: Cli) -> None:
     """llama-3.1-70b does not fit on one H100 as given, so the plan has no cost of its own; the search's has source and date."""
     ask = ("plan", "llama-3.1-70b", "-H", "h100-sxm", "--request-rate", "2", "--goodput", "ttft:2000", "tpot:60", "--search")
+    done = cli(*ask, "--price", "100", "--json")
+    cost, best = done.json["search"]["cost"], done.json["search"]["best"]
+    assert cost["usd_per_hour"] == 100 * best["gpus"]
+    assert cost["usd_per_million_output_tokens"] == pytest.approx(100 * best["gpus"] / 3600 / best["output_tokens_per_s"] * 1e6)
+    assert (cost["price"]["provider"], done.json["cost"]) == ("--price", None)
     out = " ".join(cli(*ask, "--price", "100").out.split())
     assert "at 100 $ per GPU and hour (--price, as given): " in out
     assert re.search(r"at [\d.]+ \$ per GPU and hour \([^)]*, 20\d\d-\d\d-\d\d\): ", " ".join(cli(*ask).out.split()))
@@ -292,3 +297,27 @@ def test_servers_that_were_measured_are_named(cli: Cli) -> None:
     ask = ("simulate", "llama-3.1-70b", "-H", "h100-sxm", "--tp", "4", *SMALL, "--json")
     said = [any("was measured serving" in note for note in cli(*ask, *more).json["assumptions"]) for more in (("--weights", "fp8"), ())]
     assert said == [True, False]
+
+
+def test_users_who_hardly_ask_are_told_from_a_steady_state(cli: Cli) -> None:
+    ask = ("--users", "100", "--think-time", "1", "--osl", "8")
+    assert "100 users sent 150 requests, fewer than 3 each" in " ".join(cli(*ASK, *ask, "--num-requests", "150").out.split())
+    assert "no steady state" not in cli(*ASK, *ask).out
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--requests", "--chart", "-o"])
+def test_places_are_checked_before_the_simulation(option: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.cli.simulate_page.serve", lambda *_, **__: pytest.fail("simulated"))
+    done = cli(*ASK, *SMALL, option, str(tmp_path / "nowhere" / "file.svg"))
+    assert (done.code, "there is no folder" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--request-rate", "1", "--seed", "-1"), ("--users", "3", "--think-time", "1e300"), ("--request-rate", "1e-300"),
+        ("--request-rate", "1", "--shared-prefix-len", "5", "--prefix-groups", "99999999999999999999"),
+    ],
+)  # fmt: skip
+def test_numbers_beyond_any_size_are_refused(options: tuple[str, ...], cli: Cli) -> None:
+    assert cli(*ASK, *options).code == 2

@@ -53,6 +53,12 @@ def test_other_arrivals_confirm_the_highest_rate():
     assert sum(shares) / 3 >= 0.9
 
 
+def test_a_rate_that_other_arrivals_never_confirm_is_none():
+    """The rate falls until requests are alone, and is never given with shares that miss the level."""
+    bad = _at(200.0)
+    assert find_max_rate(_at, {"tpot": 0.02}, guess=3.0, others=[lambda rate: bad] * 20) is None
+
+
 def test_too_few_requests_show_no_highest_rate():
     with pytest.raises(InputError, match="come at once"):
         find_max_rate(lambda rate: SERVER.run(open_loop(3, rate, fixed_length(64), fixed_length(8))), {"ttft": 1.0})

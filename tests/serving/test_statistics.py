@@ -77,3 +77,15 @@ def test_stretches_cover_the_run_in_order():
     assert (np.diff(steps[:, 0]) >= 0).all()
     assert (steps[1:, 0] >= steps[:-1, 1] - 1e-12).all()
     assert steps[-1, 1] == result.ended_s.max()
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1000, 50.0), (30, 30 * 5 / 12.9)])
+def test_steady_tokens_leave_out_filling_up_and_draining(count, expected):
+    """Ten requests a second of five tokens, each gone after ten seconds: 50 tokens/s; too few of them give the whole run's."""
+    recorder = Recorder(count)
+    for index in range(count):
+        recorder.sent_s[index], recorder.end_s[index] = 0.1 * index, 0.1 * index + 10.0
+        recorder.generated_tokens[index] = 5
+    result = Result(open_loop(count, 10.0, uniform_length(1, 2), uniform_length(5, 5)), recorder, 0.0)
+    assert result.steady_output_tokens_per_s == pytest.approx(expected, rel=0.01)
+    assert Result(result.workload, Recorder(count), 0.0).steady_output_tokens_per_s == 0
